@@ -97,7 +97,7 @@ def named(path: Path) -> set[str]:
 
 
 def capability(name: str) -> str:
-    """The capability of a module: `study` of `vrm.ext.study.report.page`; "" of one of the core."""
+    """The capability of a module: `study` of `vrm.ext.study.report.html_page`; "" of one of the core."""
     return name.split(".")[2] if name.startswith("vrm.ext.") else ""
 
 

@@ -24,12 +24,12 @@ from vrm.cli import main
 from vrm.live.manager.records.records import Records
 from vrm.model import Booking, Cluster, Dependency, Job
 from vrm.model.job import Details, Program
-from vrm.model.forms.placement_forms import to_record
+from vrm.model.forms.placement_formats import to_record
 from vrm.results.jobs import JobRow, JobWriter
-from vrm.results.places import PlacementText
+from vrm.results.placement_text import PlacementText
 from vrm.run.journal import codec
 from vrm.run.journal import files as journals
-from vrm.run.journal.past import Past, replay
+from vrm.run.journal.history import RunHistory, replay
 from vrm.run.rundir import RunDirectory
 from vrm.scheduling import make_policy
 from vrm.system.errors import RunError
@@ -207,7 +207,7 @@ def recorder(run: RunDirectory, cluster: Cluster) -> Records:
                    lambda path: None)
 
 
-def take_up(past: Past, run: RunDirectory) -> None:
+def take_up(past: RunHistory, run: RunDirectory) -> None:
     """What a manager does with a past: the lines of jobs that ended, the book, the placements."""
     cluster = Cluster.regular(4, 2, 4)
     run.jobs.unlink(missing_ok=True)
@@ -438,7 +438,7 @@ def test_tables_of_jobs(left: Path, capsys: Any, run: RunDirectory) -> None:
         with contextlib.suppress(RunError):  # the manager that goes on with it
             run.jobs.write_bytes(jobs.read_bytes())
             records = recorder(run, Cluster.regular(1, 1, 1))
-            records.open(Past())
+            records.open(RunHistory())
             records.close()
         return choose.choice(ways)
     each(250, jobs, ask, capsys)

@@ -16,7 +16,7 @@ import pytest
 
 from conftest import mpirun_environment, wait_until
 from vrm.live.nodes.topology import read_topology
-from vrm.ext.study.statistics import Interval
+from vrm.ext.study.confidence import ConfidenceInterval
 
 ROOT = Path(__file__).resolve().parents[1]
 STUDIES = ROOT / "studies" / "malleable"
@@ -67,7 +67,7 @@ def test_the_queue_that_exact_arithmetic_allows() -> None:
     (-12.0, 1.0, -15.0, "reached"), (-8.0, 1.0, -15.0, "missed"), (-11.0, 1.5, -15.0, "reached by the mean, not certain"),
     (-9.0, None, -15.0, "missed by the mean, not certain"), (2.0, 1.0, -6.0, "missed: beyond what arithmetic allows")])
 def test_a_goal_is_judged_by_the_whole_interval(mean: float, half: float | None, best: float, says: str) -> None:
-    assert study("live").verdict(Interval(mean, half, 8 if half else 1), best, -10.0) == says
+    assert study("live").verdict(ConfidenceInterval(mean, half, 8 if half else 1), best, -10.0) == says
 
 
 def test_tables_replace_what_a_page_has_between_its_comments(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from vrm.config.schema import load
 from vrm.report import tables
 from vrm.results.jobs import read_jobs
 from vrm.run.journal import files as journals
-from vrm.run.journal.past import replay
+from vrm.run.journal.history import replay
 
 DATA = Path(__file__).parent / "data" / "0.1.0"
 RECORDS = (DATA / "journal").read_bytes().splitlines(keepends=True)

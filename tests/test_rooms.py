@@ -19,7 +19,7 @@ POLICIES = ("ext.energy", "ext.lending", "ext.planning")
 """Extensions that decide, too."""
 
 BESIDE = {"ext/planning/planner.py", "ext/planning/part.py", "ext/lending/check.py", "ext/lending/part.py",
-          "ext/lending/job.py", "ext/lending/build.py", "ext/lending/vrm_lending.py", "ext/lending/commands/malleable.py",
+          "ext/lending/job_variables.py", "ext/lending/build.py", "ext/lending/vrm_lending.py", "ext/lending/commands/malleable.py",
           "ext/lending/nodes/masks.py", "ext/lending/nodes/pausing.py",
           "ext/lending/nodes/dlb.py", "ext/lending/nodes/lending.py", "ext/energy/part.py",
           "ext/energy/nodes/power.py", "ext/energy/database.py",

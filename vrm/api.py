@@ -1,18 +1,18 @@
-"""The public names of vrm: what programs and policies of yours may use.
+"""The public names of vrm, for your programs and policies.
 
     from vrm.api import Session, simulate
 
 A name in `__all__` keeps its meaning and its signature until the next major version (semantic versioning), from 1.0
-on; of `Cluster`, `Job`, `Placement` and `Scheduler`, that holds for what docs/how-to/policies.md names.
-All other modules may change with any version. Each name is loaded when it is used first.
+on; for `Cluster`, `Job`, `Placement` and `Scheduler`, this applies to what docs/how-to/policies.md names. All other
+modules may change with any version. Each name is loaded when it is first used.
 
 | for | names |
 |---|---|
 | jobs of a live run, as futures | `Session`, `JobFuture`, `Result`, `JobFailed`, `SessionError` |
 | simulations | `simulate`, `Machine`, `Rules`, `Outcome` |
-| more of these | `Selection`, `Measurements`, `Timetable`, `Recording`, `Outage`, `Submission`, `Watcher` |
+| more for simulations | `Selection`, `Measurements`, `Timetable`, `Recording`, `Outage`, `Submission`, `Watcher` |
 | own policies | `Job`, `Cluster`, `Placement`, `SchedulingStep`, `combine`, `Infeasible`, `PolicyError` |
-| to test these | `compose`, `Scheduler` |
+| testing own policies | `compose`, `Scheduler` |
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from vrm.model.placement import Placement
     from vrm.model.rules import Rules
     from vrm.scheduling.compose import compose
-    from vrm.scheduling.backfilling.own_dispatcher import SchedulingStep
+    from vrm.scheduling.backfilling.user_dispatcher import SchedulingStep
     from vrm.scheduling.placement.combining import combine
     from vrm.scheduling.registry import PolicyError
     from vrm.scheduling.scheduler import Scheduler
@@ -50,7 +50,7 @@ _PLACES = {
     "model.booking": ("Watcher",), "model.cluster": ("Cluster",), "model.job": ("Infeasible", "Job"),
     "model.machine": ("Machine",), "model.placement": ("Placement",), "model.rules": ("Rules",),
     "scheduling.compose": ("compose",),
-    "scheduling.backfilling.own_dispatcher": ("SchedulingStep",), "scheduling.placement.combining": ("combine",),
+    "scheduling.backfilling.user_dispatcher": ("SchedulingStep",), "scheduling.placement.combining": ("combine",),
     "scheduling.registry": ("PolicyError",), "scheduling.scheduler": ("Scheduler",),
     "ext.session": ("JobFailed", "JobFuture", "Result", "Session", "SessionError"),
     "simulation.arguments": ("Measurements", "Recording", "Timetable"), "simulation.engine": ("Outage",),
@@ -59,7 +59,7 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, loaded at its first use."""
+    """Return a public name; it is loaded at its first use."""
     for module, names in _PLACES.items():
         if name in names:
             globals()[name] = found = getattr(import_module(f"vrm.{module}"), name)

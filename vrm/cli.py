@@ -1,4 +1,4 @@
-"""The command line: reads arguments, calls the rooms, prints; nothing is decided here."""
+"""The command line: reads arguments, calls other packages and prints; it makes no decisions of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from vrm import __version__
 from vrm.commands.parsing import Parser, command
-from vrm.commands.shared import ON, CannotRun, default_config, of_extension, seconds, settings_of
+from vrm.commands.shared import ON, CannotRun, default_config, extension_option, seconds, settings_of
 from vrm.system.printing.text import coloured, printable_lines
 
 if TYPE_CHECKING:
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 
 MODULES = {
     "job": "submit cancel hold release requeue stop", "status": "queue status", "simulate": "simulate", "guide": "help"}
-"""The modules of `vrm.commands`, each with its commands: only that of the command at hand is loaded."""
+"""The modules of `vrm.commands` with their commands; only the module of the requested command is loaded."""
 
 OWN = ("run", "shell")
 """The commands of this module."""
 
 PROGRAM = "`-- PROGRAM`"
-"""How an option is called that has no name."""
+"""Name, in messages, of the option that is a program after `--`."""
 
 OK, SOME_FAILED, COULD_NOT_RUN, INTERRUPTED = 0, 1, 2, 130
 
 
-class Top(Parser):
-    """The whole program: its help is the overview of all commands."""
+class MainParser(Parser):
+    """The parser of the whole program; its help is the overview of all commands."""
 
     def format_help(self, whole: bool = False) -> str:
         from vrm.commands.guide import overview
@@ -46,12 +46,12 @@ class Top(Parser):
 
 
 def is_remote(words: Sequence[str]) -> bool:
-    """Whether the command line is for another machine."""
+    """Return whether the command line is to run on another machine."""
     return words[:1] == [ON] or (bool(words) and words[0].startswith(f"{ON}="))
 
 
 def command_in(words: Sequence[str]) -> str:
-    """The command of a command line; "" where there is none."""
+    """Return the command of a command line; "" if there is none."""
     left = list(words)
     while left:
         word = left.pop(0)
@@ -64,21 +64,22 @@ def command_in(words: Sequence[str]) -> str:
 
 
 def modules_of(words: Sequence[str]) -> Sequence[str]:
-    """The modules that a command line needs: that of its command, if it is plain to see which that is; none where an
-    extension of vrm's own has it."""
+    """Return the modules that a command line needs: the one of its command if that is known, all of them if it is
+    not, and none for a command of this module or of one of vrm's own extensions."""
     word = command_in(words)
     found = [name for name, commands in MODULES.items() if word in commands.split()]
     return found or ([] if word in ("", *OWN) or extension(word) else list(MODULES))
 
 
 def extension(word: str) -> Any:
-    """The command that an extension of vrm's own adds under a name (`vrm.system.plugins.Plugin`), if one does."""
+    """Return the command that one of vrm's own extensions adds under this name (`vrm.system.plugins.Plugin`), or
+    None."""
     from vrm.system import plugins
     return next((plugin for plugin in plugins.own("vrm.commands") if plugin.name == word), None)
 
 
 def add_extension(word: str, commands: Any, shared: argparse.ArgumentParser) -> None:
-    """Add such a command to the program's."""
+    """Add an extension's command to the program's."""
     from vrm.system import plugins
     try:
         plugins.load(extension(word))(commands, shared)
@@ -87,7 +88,7 @@ def add_extension(word: str, commands: Any, shared: argparse.ArgumentParser) -> 
 
 
 def parser(words: Sequence[str] | None = None) -> Parser:
-    """The command line's grammar: all of it, or what is needed for these words."""
+    """Return the parser of the command line: complete, or only what these words need."""
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("-c", "--config", metavar="FILE", default=argparse.SUPPRESS,
                         help="the configuration (default: $VRM_CONFIG, else ./vrm.yaml if it "
@@ -105,14 +106,14 @@ def parser(words: Sequence[str] | None = None) -> Parser:
     running.add_argument("--wait", action="store_true",
                          help="when all jobs have ended, wait for more lines of the queue, until an `end` "
                               "line or `vrm stop`")
-    for old in ("--once", "--continue"):  # what vrm does now in any case
+    for old in ("--once", "--continue"):  # old options: vrm always does this now
         running.add_argument(old, action="store_true", help=argparse.SUPPRESS)
     running.add_argument("--strict", action="store_true",
                          help="with a program behind `--`: exit status 1 if a job fails, even if the program succeeds")
     running.add_argument("--here", action="store_true",
                          help="on a login node: run the jobs on this machine, outside of a batch job")
-    top = Top(prog="vrm", parents=[shared, running],
-              usage="vrm [-c FILE] [COMMAND] [options]")
+    top = MainParser(prog="vrm", parents=[shared, running],
+                     usage="vrm [-c FILE] [COMMAND] [options]")
     top.add_argument("--version", action="version", version=f"vrm {__version__}")
     top.add_argument(ON, metavar="HOST",
                      help="as the first word: run the command on another machine, by ssh (`vrm --on --help`)")
@@ -150,7 +151,7 @@ def parser(words: Sequence[str] | None = None) -> Parser:
     word = command_in(words or ())
     if word and not needed and word not in OWN:
         add_extension(word, commands, shared)
-    if len(needed) == len(MODULES):  # the command is none of vrm's, or all are asked for
+    if len(needed) == len(MODULES):  # not a command of vrm, or all commands are needed
         from vrm.system import plugins
         taken = {*OWN, *" ".join(MODULES.values()).split()}
         plugins.use("vrm.commands", taken, lambda plugin, add: add(commands, shared))
@@ -158,21 +159,21 @@ def parser(words: Sequence[str] | None = None) -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit status."""
+    """Run the command line and return the exit status."""
     from vrm.config.problems import ConfigError
     from vrm.system.errors import RunError
 
     try:
-        if "_ARGCOMPLETE" in os.environ:  # the shell asks what can stand here
+        if "_ARGCOMPLETE" in os.environ:  # the shell requests completions
             typed = os.environ.get("COMP_LINE", "")[:int(os.environ.get("COMP_POINT") or 0)]
             before = typed[:typed.rfind(" ") + 1].split()[1:]
             asked = parser(before if command_in(before) not in ("", *OWN) else None)
-            of_extension("completion", "completion in a shell")(asked)
+            extension_option("completion", "completion in a shell")(asked)
         words = list(sys.argv[1:] if argv is None else argv)
         if is_remote(words):
-            return int(of_extension("on")(words))
+            return int(extension_option("on")(words))
         mine = words[:words.index("--")] if "--" in words else words
-        if ON in mine and words[0] != "slurm":  # whose commands take words for programs
+        if ON in mine and words[0] != "slurm":  # its commands pass words to programs
             raise CannotRun(f"{ON} HOST must be before all other words")
         arguments = parser(words).parse_all(words)
         status = look(arguments) if arguments.info else getattr(arguments, "act", run)(arguments)
@@ -195,7 +196,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _give_up_output() -> None:
-    """Let what standard output does not take go to nobody: Python would try again at its end."""
+    """Discard output that standard output does not take: Python would otherwise try again when it exits."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -203,13 +204,13 @@ def _give_up_output() -> None:
 
 
 def look(arguments: argparse.Namespace) -> int:
-    """What `vrm -i` asks for."""
+    """Carry out `vrm -i`."""
     from vrm.commands.status import info
     return info(arguments)
 
 
 def _prepared(arguments: argparse.Namespace) -> tuple[Settings, Site, Any, Manager]:
-    """What a run has: its settings, nodes, the program behind `vrm run --` and the manager."""
+    """Return the parts of a run: its settings, nodes, the program of `vrm run --` (or None) and the manager."""
     from vrm.live.manager.manager import Manager
     from vrm.live.site.setup import prepare
     from vrm.run.rundir import RunDirectory
@@ -223,13 +224,13 @@ def _prepared(arguments: argparse.Namespace) -> tuple[Settings, Site, Any, Manag
     refuse_login_node(arguments, settings)
     site = prepare(settings)
     client = client_of(arguments, settings, directory)
-    manager = Manager(settings, site, directory, narrate, wait=arguments.wait, changed=arguments.changed,
+    manager = Manager(settings, site, directory, print_event, wait=arguments.wait, changed=arguments.changed,
                       feeder=client.name if client else "", further=[client] if client else [])
     return settings, site, client, manager
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the queue to its end."""
+    """Run the queue to its end and return the exit status."""
     from vrm.system.memory import no_collections
 
     if arguments.json or arguments.watch is not None:
@@ -245,7 +246,7 @@ def run(arguments: argparse.Namespace) -> int:
         settings, site, client, manager = _prepared(arguments)
 
     from vrm.live.site.setup import describe
-    from vrm.results.metrics import closing_line, closing_words, idle_while_waiting, idle_words
+    from vrm.results.metrics import closing_line, closing_figures, idle_while_waiting, idle_text
     from vrm.scheduling import PolicyError
 
     say(f"{describe(settings, site.cluster.nodes, site.emulated)}; "
@@ -256,7 +257,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         with client or nullcontext():
             succeeded = manager.run(arguments.fresh, arguments.failed)
-    except PolicyError as error:  # the user's own policy, which failed on the way
+    except PolicyError as error:  # the user's own policy failed during the run
         raise CannotRun(f"{error}; running jobs continue. Fix it and type the same command: it "
                         "continues the run") from error
     ended = [f"{count} {status}" for status, count in manager.live.state.counts.items() if count] or ["no job ended"]
@@ -266,7 +267,7 @@ def run(arguments: argparse.Namespace) -> int:
     rows = list(manager.live.records.rows.values())
     idle = idle_while_waiting(rows, sum(node.cores for node in site.cluster.nodes),
                               (begun, max(begun, time.time())))
-    for line in filter(None, (closing_words(rows), idle_words(idle, manager.live.rules.policy, command_of(arguments)),
+    for line in filter(None, (closing_figures(rows), idle_text(idle, manager.live.rules.policy, command_of(arguments)),
                               following(arguments, settings, rows))):
         say(line)
     say(closing_line(settings.rules.algorithm, settings.rules.backfill, rows))
@@ -278,7 +279,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def refuse_login_node(arguments: argparse.Namespace, settings: Any) -> None:
-    """CannotRun where jobs would run on a login node and nobody has said that they shall (--here)."""
+    """Raise CannotRun if jobs would run on a login node without the option --here."""
     from vrm.live.batch.login import login_node
 
     found = None if arguments.here or settings.hosts.file else login_node(os.environ)
@@ -292,10 +293,10 @@ def refuse_login_node(arguments: argparse.Namespace, settings: Any) -> None:
 
 
 def shell(arguments: argparse.Namespace) -> int:
-    """Run a shell, and the jobs that come from it."""
+    """Run a shell, and the jobs that are submitted in it."""
     from vrm.system.files import open_own
 
-    of_extension("program", "`vrm shell`")
+    extension_option("program", "`vrm shell`")
     if arguments.id is not None:
         return shell_in(arguments)
     arguments.client = [os.environ.get("SHELL") or "/bin/sh"]
@@ -308,7 +309,7 @@ def shell(arguments: argparse.Namespace) -> int:
 
 
 def shell_in(arguments: argparse.Namespace) -> int:
-    """Run a shell in a job."""
+    """Replace this process by a shell in a running job."""
     from vrm.commands.shared import run_of
     directory = run_of(arguments)
     srun = directory.programs / "srun"
@@ -320,22 +321,22 @@ def shell_in(arguments: argparse.Namespace) -> int:
 
 
 def client_of(arguments: argparse.Namespace, settings: Any, directory: Any) -> Any:
-    """The program that is to give the manager its jobs; None where there is none."""
+    """Return the program that submits jobs to the manager (`vrm run -- PROGRAM`); None if there is none."""
     if not getattr(arguments, "client", ()):
         return None
     config = getattr(arguments, "config", default_config())
     env = {} if config is None else {"VRM_CONFIG": os.path.abspath(config)}
-    return of_extension("program", PROGRAM)(arguments.client, directory, settings.applications.queue, env)
+    return extension_option("program", PROGRAM)(arguments.client, directory, settings.applications.queue, env)
 
 
 def command_of(arguments: argparse.Namespace) -> str:
-    """How vrm was called, for what to type next."""
+    """Return how vrm was called, for advice on what to type next."""
     named = getattr(arguments, "config", None)
     return "vrm" if named is None else f"vrm -c {shlex.quote(named)}"
 
 
 def following(arguments: argparse.Namespace, settings: Any, rows: Sequence[Any]) -> str:
-    """What to type after a run."""
+    """Return what to type after a run."""
     vrm, here = command_of(arguments), " --here" * arguments.here
     failed = [row.id for row in rows if row.status in ("failed", "timeout")]
     if failed:
@@ -351,15 +352,15 @@ def following(arguments: argparse.Namespace, settings: Any, rows: Sequence[Any])
             + f", `vrm report {near(settings.directory)}` their figures" * ran)
 
 
-def narrate(kind: str, text: str) -> None:
-    """Print what happens, a line each; warnings and failures stand out."""
+def print_event(kind: str, text: str) -> None:
+    """Print an event as one line; warnings and failures are highlighted."""
     colour = {"warning": "yellow", "failure": "red"}.get(kind)
     line = f"{time.strftime('%H:%M:%S')} {'!!' if colour else '  '} {text}"
     say(coloured(line, colour) if colour else line)
 
 
 def near(path: Path) -> str:
-    """The path as one would type it here: relative when it lies below this directory."""
+    """Return the path as it would be typed here: relative if it is below the current directory."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:
@@ -367,9 +368,9 @@ def near(path: Path) -> str:
 
 
 def say(text: str) -> None:
-    """Print a line; a terminal or reader that is gone does not end the run."""
+    """Print a line; a closed terminal or pipe does not end the run."""
     try:
-        print(f"{text}\n", end="", flush=True)  # one write also where nothing is buffered
+        print(f"{text}\n", end="", flush=True)  # a single write even if output is not buffered
     except OSError:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")
 

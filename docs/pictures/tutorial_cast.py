@@ -111,9 +111,9 @@ class Recording:
         os.close(self.terminal)
         os.waitpid(self.pid, 0)
 
-    def _read(self, end: float, awaited: str) -> str:
+    def _read(self, end: float, missing_nodes: str) -> str:
         if not select.select([self.terminal], [], [], max(end - time.monotonic(), 0))[0]:
-            raise RecordingError(f"expected {awaited!r}, got {''.join(text for _, text in self.events)[-500:]!r}")
+            raise RecordingError(f"expected {missing_nodes!r}, got {''.join(text for _, text in self.events)[-500:]!r}")
         data = os.read(self.terminal, 65536).decode("utf-8", "replace")
         now = time.monotonic()
         self._clock += min(now - self._last, PAUSE)

@@ -32,10 +32,10 @@ sys.path.insert(0, str(ROOT / "tests"))
 from support.testbed import Testbed, missing  # noqa: E402  (a module of the tests)
 
 from vrm.ext.advice.advice import advise, combinations  # noqa: E402
-from vrm.ext.advice.planned import plan  # noqa: E402
+from vrm.ext.advice.planned_run import plan  # noqa: E402
 from vrm.model.rules import Rules  # noqa: E402
 from vrm.results.jobs import read_jobs  # noqa: E402
-from vrm.ext.study.statistics import interval  # noqa: E402
+from vrm.ext.study.confidence import interval  # noqa: E402
 from vrm.api import Machine, Measurements  # noqa: E402
 
 NODES, CORES = 4, 2

@@ -32,7 +32,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 from vrm.ext.advice.advice import (CLOSE, CONFIDENT, OBJECTIVES, advise, against, combinations, replayed,
                                  rules_name, under_rules)
 from vrm.ext.forecast.draws import History
-from vrm.ext.forecast.frozen import Frozen, of_jobs
+from vrm.ext.forecast.frozen import FrozenRun, of_jobs
 from vrm.ext.forecast.replay import limits
 from vrm.model import Cluster
 from vrm.model.rules import Rules
@@ -88,7 +88,7 @@ def window(jobs: Sequence[Submission], processors: int, first: int, members: int
     begun = time.process_time()
     told = advise(frozen, rules, members=members)
     seconds = time.process_time() - begun
-    tried: List[Frozen] = [frozen, *(each for _, each in under_rules(frozen, rules[1:])[0])]
+    tried: List[FrozenRun] = [frozen, *(each for _, each in under_rules(frozen, rules[1:])[0])]
     places = list(OBJECTIVES)
     real, = replayed(frozen, tried, 1, draws=lambda *_: [lambda job, ran: true[job.id]])
     limited, = replayed(frozen, tried, 1, draws=lambda *_: [limits])

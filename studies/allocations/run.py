@@ -29,11 +29,11 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 from vrm.ext.allocations.arrivals import PastArrival, again
 from vrm.ext.allocations.compare import PartRequest, ShapeOutcome, Work, asked, combined, compare, shapes
-from vrm.ext.allocations.shapes import START_UP, Bounds, AllocationShape, rounded, sizes
-from vrm.ext.allocations.site import COMERS, OURS, Ask, OuterSite
-from vrm.ext.allocations.work import makespan, progress
+from vrm.ext.allocations.shapes import START_UP, RequestLimits, AllocationShape, rounded, sizes
+from vrm.ext.allocations.outer_site import ARRIVAL_IDS, OURS, RequestedAllocation, OuterSite
+from vrm.ext.allocations.queue_progress import makespan, progress
 from vrm.ext.forecast.draws import History
-from vrm.ext.forecast.frozen import Frozen, of_jobs, of_simulator
+from vrm.ext.forecast.frozen import FrozenRun, of_jobs, freeze_simulation
 from vrm.ext.forecast.replay import limits
 from vrm.model import Cluster, Job
 from vrm.model.rules import Rules
@@ -112,14 +112,14 @@ class Trace:
         self.runs = {each.job.id: each.run for each in self.jobs}
         self.draw = random.Random(seed)
         self.past = History()
-        self.bounds = Bounds("", self.processors, 1, self.processors // 2, 1, LONGEST)
+        self.bounds = RequestLimits("", self.processors, 1, self.processors // 2, 1, LONGEST)
         users: Dict[str, List[Submission]] = {}
         for each in self.jobs:
             if each.job.walltime + START_UP <= LONGEST and each.job.procs <= self.bounds.most:
                 users.setdefault(each.job.user, []).append(each)
         self.users = [jobs for _, jobs in sorted(users.items()) if len(jobs) >= BEFORE + QUEUE[0]]
 
-    def moments(self, number: int) -> Iterator[Frozen]:
+    def moments(self, number: int) -> Iterator[FrozenRun]:
         """The site at so many moments, in order of time: between a tenth and nine tenths of the submissions."""
         first, last = (self.jobs[int(share * len(self.jobs))].job.submit for share in (0.1, 0.9))
         times = sorted(self.draw.uniform(first, last) for _ in range(number))
@@ -127,7 +127,7 @@ class Trace:
         simulator = Simulator(rules_on(cluster), cluster, Ended(self.past))
         for _ in simulator.moments(self.jobs):
             while times and (simulator.executor.next_time() > times[0]):
-                frozen = of_simulator(simulator, self.past)
+                frozen = freeze_simulation(simulator, self.past)
                 yield replace(frozen, now=max(frozen.now, times.pop(0)), kill=True)
             if not times:
                 return
@@ -143,33 +143,33 @@ class Trace:
         return [each._replace(job=each.job.but(id=number, submit=0.0), after=(), run=min(each.run, each.job.walltime))
                 for number, each in enumerate(jobs[at:at + number])], known
 
-    def site(self, frozen: Frozen) -> OuterSite:
+    def site(self, frozen: FrozenRun) -> OuterSite:
         """The site as it is known at a moment."""
         user = "the pilot"
         known = [PastArrival(job, job.submit, run) for job, run in self.past.ended if job.submit > frozen.now - KEPT]
         known.sort(key=lambda each: each.submit)
         first = frozen.state.next_id + OURS
         return OuterSite(frozen, lambda nodes, limit, job_id: Job(job_id, "vrm", nodes, limit, user=user),
-                         lambda member: again(known, f"{frozen.now} {member}", frozen.now, first + member * COMERS))
+                         lambda member: again(known, f"{frozen.now} {member}", frozen.now, first + member * ARRIVAL_IDS))
 
-    def truth(self, frozen: Frozen) -> OuterSite:
+    def truth(self, frozen: FrozenRun) -> OuterSite:
         """The site as it will really go on: its one draw."""
         first = frozen.state.next_id + OURS
         later = [each._replace(job=each.job.but(id=first + at)) for at, each in enumerate(self.jobs)
                  if each.job.submit > frozen.now]
         found = self.site(frozen)
-        found.comers = lambda member: iter(later)
+        found.later_arrivals = lambda member: iter(later)
         found._draws = [lambda job, ran: max(self.runs[job.id], ran)]
         return found
 
 
 def work_of(jobs: Sequence[Submission], past: History, processors: int, most: int) -> Work:
     """A queue on several numbers of nodes, also dealt to several allocations."""
-    from vrm.ext.allocations.parts import Dealt, deal
+    from vrm.ext.allocations.queue_parts import WeightedLine, deal
     widest = max(each.job.procs for each in jobs)
     needed = min(most, sum(each.job.procs for each in jobs))
-    parts: Dict[Tuple[int, int], List[Frozen]] = {}
-    lines = [Dealt("", 1, each.job.procs * each.job.walltime) for each in jobs]
+    parts: Dict[Tuple[int, int], List[FrozenRun]] = {}
+    lines = [WeightedLine("", 1, each.job.procs * each.job.walltime) for each in jobs]
     for nodes in sizes(widest, max(widest, needed)):
         cluster = Cluster.regular(nodes, 1, 1)
         frozen = replace(of_jobs((), rules_on(cluster), cluster, past=past), later=tuple(jobs), kill=True)
@@ -198,7 +198,7 @@ def real_end(work: Work, runs: Dict[int, float], truth: OuterSite, shape: Alloca
     return combined(parts, given, [one.nodes for one in requests])
 
 
-def one_for_all(work: Work, bounds: Bounds) -> AllocationShape:
+def one_for_all(work: Work, bounds: RequestLimits) -> AllocationShape:
     """The most nodes that are of use, as long as the limits need."""
     nodes = max(nodes for nodes, at_once in work.parts if at_once == 1)
     needs = makespan(work.parts[nodes, 1][0], limits) + START_UP
@@ -210,14 +210,14 @@ def one_for_each(jobs: Sequence[Submission], truth: OuterSite) -> Tuple[float, f
     """When all jobs are really done (s) if each is a job of the site, and their core hours."""
     frozen = truth.frozen
     first = frozen.state.next_id
-    asks = [Ask(each.job.procs, each.job.walltime, each.run) for each in jobs]
+    asks = [RequestedAllocation(each.job.procs, each.job.walltime, each.run) for each in jobs]
     given = truth.given(asks, 0)
     assert len(asks) < OURS and first >= 0
     return (max(each.end if each else math.inf for each in given),
             sum(each.job.procs * each.run for each in jobs) / 3600)
 
 
-def judged(trace: Trace, frozen: Frozen) -> Moment:
+def judged(trace: Trace, frozen: FrozenRun) -> Moment:
     """One moment."""
     begun = time.perf_counter()
     jobs, past = trace.queue()

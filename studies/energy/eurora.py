@@ -22,7 +22,7 @@ from typing import Any, Dict, List, Tuple
 
 from vrm.model import Job, Node
 from vrm.model.job import Request
-from vrm.ext.energy.cap import Cap
+from vrm.ext.energy.cap import PowerLimit
 from vrm.ext.measure.power_picture import draw_power
 from vrm.results.energy import power_over_time
 from vrm.api import Machine, Rules, simulate
@@ -98,7 +98,7 @@ def main() -> int:
         print("  ".join(f"{cell:>22}" for cell in line.split(",")))
     name, cap = cases[-1]
     draw_power(out / "eurora.png", [("no cap", first["power"]), (name, found[-1]["power"])],
-               ("cap", Cap.of(cap).steps))
+               ("cap", PowerLimit.of(cap).steps))
     return 0
 
 
@@ -111,7 +111,7 @@ def _run(jobs: List[Submission], backfill: str, cap: str) -> Dict[str, Any]:
     power = power_over_time(outcome.results.drawn)
     summary = outcome.summary
     if cap:
-        broken = [(at, watts) for at, watts in power if watts > Cap.of(cap).at(at) + 1e-3]
+        broken = [(at, watts) for at, watts in power if watts > PowerLimit.of(cap).at(at) + 1e-3]
         if broken:
             raise SystemExit(f"the cap is broken: {broken[:3]}")
     return {"jobs": summary["jobs"], "wait": summary["average_wait"], "power": power,

@@ -6,7 +6,7 @@ M. D'Amico's PhD thesis (UPC, 2021), table 6.1. p1 has two Platinum 8168 (48 cor
 (36 cores). The published idle power is none: idle nodes are left out of the energy, as there.
 """
 
-from vrm.model.measured.energy import Coefficients, Measured, PowerClass, Programs
+from vrm.model.measured.energy import Coefficients, MeasuredProgram, PowerClass, Programs
 
 P1 = {
     1.2: (0.424226, 0.34222, 29.070776, 0.723423, -0.005329, 0.132612),
@@ -96,5 +96,5 @@ CLASSES = {name: power_class(name) for name in ("p1", "p2")}
 
 def programs() -> Programs:
     """What was measured of the eight programs."""
-    return Programs({app: {name: Measured(*row) for name, row in rows.items()}
+    return Programs({app: {name: MeasuredProgram(*row) for name, row in rows.items()}
                      for app, rows in PROGRAMS.items()})

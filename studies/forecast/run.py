@@ -36,12 +36,12 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tup
 from vrm.ext.forecast.calibration import Calibration
 from vrm.ext.forecast.draws import History
 from vrm.ext.forecast.forecast import Ensemble, forecast
-from vrm.ext.forecast.frozen import of_simulator
+from vrm.ext.forecast.frozen import freeze_simulation
 from vrm.ext.forecast.replay import OVERDUE, replay
-from vrm.ext.forecast.score import Known, Made, Score, learn
+from vrm.ext.forecast.score import ScoredForecast, Made, Score, learn
 from vrm.model import Cluster, Job
 from vrm.model.rules import Rules
-from vrm.ext.forecast.report.forecast_score import Compared, draw
+from vrm.ext.forecast.report.forecast_score import ComparedWait, draw
 from vrm.run.expectations import make_expectations
 from vrm.scheduling import Scheduler
 from vrm.scheduling.compose import compose
@@ -64,7 +64,7 @@ PLUS = {"EASY": ("queue", "requested", "request"), "EASY++": ("sjf", "last-two",
 class Found(NamedTuple):
     """What is known of one forecast: the ensemble's, and the starts (s) that other replays gave."""
 
-    known: Known
+    known: ScoredForecast
     others: Dict[str, float]
 
 
@@ -131,12 +131,12 @@ class Replays:
 
     def forecasts(self, position: int, truth: Mapping[int, float]) -> List[Found]:
         """Those of these jobs, which wait now; `position` counts the forecasts before."""
-        frozen = of_simulator(self.simulator, self.past, position)
+        frozen = freeze_simulation(self.simulator, self.past, position)
         found = forecast(frozen, self.members, calibration=self.calibration)
         shown = {each.id: each for each in found.jobs}
         others = {name: replay(frozen, expecting(estimator)) for name, estimator in self.estimators.items()}
         others["true"] = replay(frozen, lambda job, ran: max(self.runs[job.id], ran))
-        return [Found(Known(Made.of(shown[job_id], found), start),
+        return [Found(ScoredForecast(Made.of(shown[job_id], found), start),
                       {"limits": shown[job_id].latest, **{name: each[job_id].start for name, each in others.items()},
                        "median": shown[job_id].likely}) for job_id, start in truth.items()]
 
@@ -212,7 +212,7 @@ def reservations(jobs: Sequence[Submission], processors: int, how: Tuple[str, st
                 last[job_id] = start
                 if job_id not in first:
                     first[job_id] = start
-                    frozen = of_simulator(simulator, past, len(first))
+                    frozen = freeze_simulation(simulator, past, len(first))
                     drawn = Ensemble(frozen, [simulator.queue.get(job_id)], members)
                     forecasts[job_id] = median(each[0] for each in drawn.starts)
 
@@ -239,7 +239,7 @@ def read(values: Sequence[Mapping[str, Any]]) -> List[Found]:
     for each in values:
         made = Made.read(json.dumps(each["made"]))
         assert made is not None, "DIR has what this study did not write"
-        found.append(Found(Known(made, each["truth"]), each["others"]))
+        found.append(Found(ScoredForecast(made, each["truth"]), each["others"]))
     return found
 
 
@@ -296,11 +296,11 @@ def tables(results: Mapping[str, Sequence[Found]]) -> Iterator[str]:
                f"{drawn:.1%} | {width:,.0f} ({before:,.0f}) | {score.bound:.1%} |")
 
 
-def compared(known: Known) -> Compared:
+def compared(known: ScoredForecast) -> ComparedWait:
     """A forecast, as pictures show it."""
     made = known.made
     inside = made.p10 <= known.truth <= made.p90 if made.calibrated else None
-    return Compared(made.start - made.time, known.wait, inside)
+    return ComparedWait(made.start - made.time, known.wait, inside)
 
 
 def reserved_table(found: Mapping[str, Mapping[str, Sequence[Any]]]) -> Iterator[str]:

@@ -25,7 +25,7 @@ from vrm.model.measured.speedups import SpeedError, Speedups, load_name
 from vrm.scheduling import Dispatcher
 from vrm.ext.study.report.compare import COLOURS
 from vrm.api import Machine, Measurements, Outcome, Rules, Submission, simulate
-from vrm.results.names import unmatched_said
+from vrm.results.names import unmatched_text
 from vrm.simulation.inputs import QueueWorkload
 from vrm.ext.measured.heatmap_files import read as read_heatmap_file
 
@@ -249,7 +249,7 @@ class Study:
         """What ran at speed 1 since it was not measured, after `run`."""
         if self.speedups is None:
             return []
-        lines = unmatched_said(self._unmatched)
+        lines = unmatched_text(self._unmatched)
         if not self.matched:
             lines.insert(0, "no program of the queue is in the co-run times; what strip gains here is room alone")
         return [f"{self.scenarios[0].queue} under strip: {text}" for text in lines]

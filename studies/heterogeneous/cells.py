@@ -26,7 +26,7 @@ from vrm.scheduling import make_policy
 from vrm.api import Recording, Rules, Watcher, simulate
 from vrm.simulation.inputs import open_workload
 from vrm.ext.generate.eurora_year import model
-from vrm.ext.generate.mixed import draw, kind_of
+from vrm.ext.generate.campaign_model import draw, kind_of
 from vrm.workload.submission import Submission
 from vrm.workload.swf import Selection
 

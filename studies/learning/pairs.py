@@ -24,8 +24,8 @@ from statistics import fmean
 from typing import Any
 
 from vrm.api import Machine, Measurements, Recording, Rules, Submission, simulate
-from vrm.ext.learning.observed import LearnedJob, learned
-from vrm.ext.learning.pairs.company import co_runs
+from vrm.ext.learning.learned_jobs import LearnedJob, learned
+from vrm.ext.learning.pairs.co_runs import co_runs
 from vrm.ext.learning.pairs.heatmap import speedups_of
 from vrm.ext.learning.pairs.model import PairModel
 from vrm.ext.measured.heatmap_files import read

@@ -141,7 +141,7 @@ class LiveRun:
         return [each for each in found if (not event or each["event"] == event)
                 and (job is None or each.get("id") == job)]
 
-    def awaited(self, condition: Callable[[], Any], what: str, pause: float = 0.02) -> Any:
+    def missing_nodes(self, condition: Callable[[], Any], what: str, pause: float = 0.02) -> Any:
         """Wait until something holds, and give it back; Failure when the manager ends before, or never."""
         until = time.monotonic() + LIMIT
         while True:

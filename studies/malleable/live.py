@@ -41,7 +41,7 @@ from bench import Bench, Failure, LiveRun, Table, put_into
 
 from vrm.ext.lending.nodes import lending
 from vrm.ext.study.report.compare import COLOURS
-from vrm.ext.study.statistics import Interval, interval
+from vrm.ext.study.confidence import ConfidenceInterval, interval
 
 WAYS = ("serial", "together", "lend")
 CHANGES = 20
@@ -116,16 +116,16 @@ def pair(bench: Bench, experiment: Experiment, way: str) -> Dict[str, float]:
     second = bench.line(experiment.second, experiment.second_args.replace("F", str(field)))
     with bench.start([first]) as one, (bench.start([]) if way == "together" else one) as other:
         if other is not one:
-            other.awaited(lambda: "waiting for lines" in (other.here / "said").read_text(),
-                          "the second manager is there")
-        begun = float(one.awaited(lambda: one.records("start", 0), "the first job starts")[0]["time"])
+            other.missing_nodes(lambda: "waiting for lines" in (other.here / "said").read_text(),
+                                "the second manager is there")
+        begun = float(one.missing_nodes(lambda: one.records("start", 0), "the first job starts")[0]["time"])
         if experiment.bytes:
-            one.awaited(lambda: field.exists() and field.stat().st_size >= experiment.bytes, "the field is written")
+            one.missing_nodes(lambda: field.exists() and field.stat().st_size >= experiment.bytes, "the field is written")
         else:
-            one.awaited(lambda: time.time() >= begun + experiment.come, "it is time for the second job")
+            one.missing_nodes(lambda: time.time() >= begun + experiment.come, "it is time for the second job")
         came = other.append(second)
         if way == "lend":
-            one.awaited(lambda: one.records("job", 1), "the manager knows the second job")
+            one.missing_nodes(lambda: one.records("job", 1), "the manager knows the second job")
             status, said = one.vrm("lend", "0", "--to", "1")
             if status and not one.records("end", 0):
                 raise Failure(f"vrm lend: {said}")
@@ -174,12 +174,12 @@ def changes(bench: Bench, experiment: Experiment) -> Dict[str, float]:
     that the number of its threads follows."""
     followed: List[float] = []
     with bench.start([bench.line(experiment.first)]) as run:
-        begun = float(run.awaited(lambda: run.records("start", 0), "the job starts")[0]["time"])
+        begun = float(run.missing_nodes(lambda: run.records("start", 0), "the job starts")[0]["time"])
         place = Path(lending.folder(run.records("run")[0]["run"], 0))
-        run.awaited(lambda: acknowledged(place) is not None, "the job follows")
+        run.missing_nodes(lambda: acknowledged(place) is not None, "the job follows")
         for epoch in range(1, 2 * CHANGES + 1):
             with run.command("lend", "0", *(("--to", "node") if epoch % 2 else ("--back",))) as command:
-                run.awaited(partial(follows, place, epoch), "its threads follow", 0.0005)
+                run.missing_nodes(partial(follows, place, epoch), "its threads follow", 0.0005)
                 followed.append(time.time())
                 said, _ = command.communicate()
             if acknowledged(place) is None or command.returncode and run.records("end", 0):
@@ -215,12 +215,12 @@ def acknowledged(place: Path) -> Optional[int]:
 
 # The pages.
 
-def text(found: Interval, digits: int = 2) -> str:
+def text(found: ConfidenceInterval, digits: int = 2) -> str:
     """A mean with its interval."""
     return f"{found.mean:.{digits}f}" + (f" ± {found.half:.{digits}f}" if found.half is not None else "")
 
 
-def percent(found: Interval, exact: float) -> str:
+def percent(found: ConfidenceInterval, exact: float) -> str:
     """A change, and what exact arithmetic allows."""
     half = f" ± {found.half:.1f}" if found.half is not None else ""
     return f"{found.mean:+.1f}{half} ({exact:+.1f}) %"
@@ -244,14 +244,14 @@ def exact(rows: List[Dict[str, Dict[str, float]]]) -> Dict[str, Measured]:
     return {way: allowed(first, second, come, way) for way in WAYS}
 
 
-def change(rows: List[Dict[str, Dict[str, float]]], column: str, other: str) -> Tuple[Interval, float]:
+def change(rows: List[Dict[str, Dict[str, float]]], column: str, other: str) -> Tuple[ConfidenceInterval, float]:
     """The change of a column from another way to `lend`, in percent, and what exact arithmetic allows."""
     value, best = COLUMNS[column], exact(rows)
     found = [100 * (value(measured(row["lend"])) / value(measured(row[other])) - 1) for row in rows]
     return interval(found), 100 * (value(best["lend"]) / value(best[other]) - 1)
 
 
-def verdict(found: Interval, best: float, goal: float) -> str:
+def verdict(found: ConfidenceInterval, best: float, goal: float) -> str:
     """Whether a goal is reached; `best` is what exact arithmetic allows."""
     word = "reached" if found.mean <= goal else "missed"
     if found.half is None or abs(found.mean - goal) <= found.half:

@@ -31,7 +31,7 @@ from live import percent, text
 
 from vrm.model import Job
 from vrm.results.jobs import read_jobs
-from vrm.ext.study.statistics import interval
+from vrm.ext.study.confidence import interval
 from vrm.api import Machine, Recording, Rules, simulate
 from vrm.workload.submission import Submission
 

@@ -30,7 +30,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
 from vrm.model.booking import Booking, Watcher
 from vrm.ext.lending.simulated.sharing import slowdowns
-from vrm.ext.study.statistics import interval
+from vrm.ext.study.confidence import interval
 from vrm.api import Machine, Recording, Rules, simulate
 from vrm.simulation.inputs import ERRORS, open_workload, processors_of
 from vrm.ext.generate.lublin import Lublin

@@ -30,9 +30,9 @@ from vrm.config.problems import ConfigError
 from vrm.config.schema import dump, load
 from vrm.ext.study.report.compare import CompareError
 from vrm.ext.study.report.plotting import pyplot
-from vrm.ext.study.validation.report import data, draw
+from vrm.ext.study.validation.validation_report import data, draw
 from vrm.simulation.arguments import Measurements
-from vrm.ext.study.validation.validate import ValidationError, read_rows, read_rules, validate
+from vrm.ext.study.validation.replay import ValidationError, read_rows, read_rules, validate
 from vrm.ext.measured.estimates import Estimate, Table, read_estimates, table_text
 
 PROGRAMS = "cg.A.x,ep.A.x,ft.A.x,lu.W.x"

@@ -3,7 +3,7 @@
 
     python tests/benchmarks/decisions.py [--nodes 10000] [--jobs 100000] [--steps 1000] [--rounds 1] [--only WORDS] [--quick]
 
-A step is what a turn of the manager does between two syncs of the journal: a job ends (`State.vacate`, `State.end`),
+A step is what a turn of the manager does between two syncs of the journal: a job ends (`State.release_cores`, `State.end`),
 another one comes (`State.submit`), and `Run.turn` decides, under EASY, on nodes of 2 x 64 cores. The jobs ask for 1 to
 16,384 cores and end before their estimates. Times of steps are CPU times. Each row is a process of its own: its memory is what the run takes, with
 all its jobs. The first step starts all that fits on empty nodes. The last line is what it takes to show such a run:
@@ -34,7 +34,7 @@ from vrm.live.manager.liverun import Clock
 from vrm.live.manager.records.snapshot import snapshot
 from vrm.model import Cluster, Heatmap, Job, JobState
 from vrm.model.rules import Rules
-from vrm.run.entry import Dropped
+from vrm.run.entry import DroppedJob
 from vrm.run.run import Run
 from vrm.run.state import State
 from vrm.scheduling import Scheduler, Start, make_backfilling, make_ordering, make_policy
@@ -55,11 +55,11 @@ class Driver:
         """It ends some time before its estimate is over."""
         heapq.heappush(self.ends, (now + start.job.walltime * self.draw.uniform(0.2, 1.0), start.job.id))
 
-    def drop(self, dropped: Sequence[Dropped], cause: str) -> None:
+    def drop(self, dropped: Sequence[DroppedJob], cause: str) -> None:
         """There is none."""
         raise AssertionError(dropped)
 
-    def put_off(self, jobs: Sequence[Job], now: float) -> None:
+    def postpone(self, jobs: Sequence[Job], now: float) -> None:
         """There is no end of an allocation."""
         raise AssertionError(jobs)
 
@@ -96,7 +96,7 @@ def measure(nodes: int, jobs: int, steps: int, order: str, policy: str) -> dict[
     for _ in range(steps):
         now, ended = heapq.heappop(driver.ends)
         begin = time.process_time()
-        run.state.vacate(ended)
+        run.state.release_cores(ended)
         run.state.end(ended, JobState.COMPLETED, now)
         come(next_id, now)
         next_id += 1

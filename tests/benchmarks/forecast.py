@@ -19,8 +19,8 @@ import time
 
 from vrm.ext.forecast.draws import History
 from vrm.ext.forecast.forecast import Ensemble, forecast
-from vrm.ext.forecast.frozen import Frozen
-from vrm.ext.forecast.sharing import available
+from vrm.ext.forecast.frozen import FrozenRun
+from vrm.ext.forecast.parallel import available
 from vrm.model import Cluster, Job
 from vrm.run.run import Run
 from vrm.run.state import State
@@ -37,7 +37,7 @@ SMALL = [("FCFS", "easy", "compact"), ("SJF", "easy", "compact"), ("WFP3", "easy
          ("WFP3", "easy", "strip"), ("FCFS", "easy", "pack"), ("FCFS", "conservative", "compact")]
 
 
-def frozen_run(nodes: int, waiting: int, order: str, backfilling: str, policy: str) -> Frozen:
+def frozen_run(nodes: int, waiting: int, order: str, backfilling: str, policy: str) -> FrozenRun:
     """A full machine with so many jobs that wait."""
     draw = random.Random(1)
     cluster = Cluster.regular(nodes, 2, CORES // 2)
@@ -53,7 +53,7 @@ def frozen_run(nodes: int, waiting: int, order: str, backfilling: str, policy: s
         run.step(float(number))
         number += 1
         past.add(job, job.walltime * draw.uniform(0.05, 1.0))
-    return Frozen(run, float(number), past=past)
+    return FrozenRun(run, float(number), past=past)
 
 
 def main() -> None:
@@ -74,7 +74,7 @@ def main() -> None:
              statistics.median(shared(frozen, members) for _ in range(times)))
 
 
-def seconds(frozen: Frozen, members: int) -> float:
+def seconds(frozen: FrozenRun, members: int) -> float:
     """CPU seconds of a forecast; with members, of all draws of it, whether they settle earlier or not."""
     begun = time.process_time()
     if members:
@@ -85,14 +85,14 @@ def seconds(frozen: Frozen, members: int) -> float:
     return time.process_time() - begun
 
 
-def shared(frozen: Frozen, members: int) -> float:
+def shared(frozen: FrozenRun, members: int) -> float:
     """Seconds on the clock for the same draws, shared between the processes that there may be."""
     begun = time.perf_counter()
     Ensemble(frozen, list(frozen.waiting()), members, settled=0.0, processes=available())
     return time.perf_counter() - begun
 
 
-def show(name: str, frozen: Frozen, order: str, backfilling: str, policy: str, found: float,
+def show(name: str, frozen: FrozenRun, order: str, backfilling: str, policy: str, found: float,
          passed: float | None = None) -> None:
     """Print a row."""
     print(f"{name:8} {len(frozen.waiting()):7} {len(frozen.state.cluster.bookings):7}  {order:5} "

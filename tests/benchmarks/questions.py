@@ -25,8 +25,8 @@ from prettytable import PrettyTable
 
 from arrays import Run
 from vrm.ext.slurm.calls import wire
-from vrm.ext.slurm.calls.client import Call, call_record
-from vrm.run import control
+from vrm.ext.slurm.calls.client import Call, call_to_json
+from vrm.run import command_files
 from vrm.run.rundir import RunDirectory
 
 
@@ -44,7 +44,7 @@ def asked(path: Path, *words: str) -> float:
 def by_file(run: RunDirectory, *words: str) -> float:
     """Seconds until the manager has answered a command file, as one on another node sends it."""
     begin = time.monotonic()
-    name = control.send(run, {"do": "front", "call": call_record(Call(words[0], words[1:]))})
+    name = command_files.send(run, {"do": "front", "call": call_to_json(Call(words[0], words[1:]))})
     while not (run.replies / name).exists():  # to read it would take the other questions' time
         time.sleep(0.05)
     return time.monotonic() - begin

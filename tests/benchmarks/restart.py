@@ -6,7 +6,7 @@ python tests/benchmarks/restart.py [--jobs 100000] [--rounds 3] [--against PYTHO
 A manager runs one job. Its records and its line of jobs.csv are repeated with other ids, a line of the queue file for
 each. Then managers continue the run and find nothing to do, in turns: this one and those of further Pythons with a vrm
 each (--against: of another checkout). The first of each finds the journal as it was written, and folds it
-(vrm.run.journal.folding). CPU seconds and memory are those of the whole command, the least of the rounds.
+(vrm.run.journal.compaction). CPU seconds and memory are those of the whole command, the least of the rounds.
 --quick takes few jobs, to see that all of it works.
 """
 
@@ -27,7 +27,7 @@ from prettytable import PrettyTable
 
 from vrm.results.jobs import JobWriter, read_jobs
 from vrm.run.journal import files as journal
-from vrm.workload.following import QueueFollower
+from vrm.workload.queue_follower import QueueFollower
 
 
 def run(python: str, folder: Path) -> tuple[float, float]:

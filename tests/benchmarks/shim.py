@@ -22,7 +22,7 @@ from pathlib import Path
 
 from prettytable import PrettyTable
 
-from vrm.ext.lending.job import following
+from vrm.ext.lending.job_variables import following
 from vrm.ext.lending.nodes import lending
 from vrm.live.runner import proc
 
@@ -87,7 +87,7 @@ def nanoseconds(program: Path, how: str, threads: int, regions: int, number: int
         if how == "order":
             stat = proc.read_stat(process.pid)
             assert stat is not None
-            if lending.publish(place, process.pid, stat[1], 1, os.sched_getaffinity(0), (1, 1)) is None:
+            if lending.write_order(place, process.pid, stat[1], 1, os.sched_getaffinity(0), (1, 1)) is None:
                 sys.exit("the program has made no file: the shim is not in it")
         output, _ = process.communicate("\n", timeout=300)
     lending.remove(place)

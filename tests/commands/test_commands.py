@@ -327,7 +327,7 @@ def test_a_running_queue_shows_its_ended_jobs_when_asked(site: Site) -> None:
 
 
 def test_many_ended_jobs_are_not_all_shown_at_once(site: Site) -> None:
-    from vrm.report.ended import LAST, ended_table
+    from vrm.report.ended_jobs import LAST, ended_table
     from vrm.results.jobs import JobRow
 
     rows = [JobRow(each, "a.x", 1, 0.0, 0.0, 1.0, 1.0, "completed") for each in range(LAST + 3)]
@@ -591,14 +591,14 @@ def test_many_bad_lines_are_counted(site: Site) -> None:
 
 def test_building_counts_programs_and_time(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from vrm.ext.measure.commands import npb
-    from vrm.ext.measure.npb_build import BUILT, FAILED, Built
+    from vrm.ext.measure.npb_build import BUILT, FAILED, BuildResult
 
     clock = iter([100.0, 110.0, 120.0, 130.0])
     monkeypatch.setattr(npb.time, "monotonic", lambda: next(clock))
     progress = npb.Progress(3)
-    progress.report(Built("cg", "S", Path("cg.S.x"), BUILT))
-    progress.report(Built("ft", "S", Path("ft.S.x"), FAILED, message="no compiler"))
-    progress.report(Built("is", "S", Path("is.S.x"), BUILT))
+    progress.report(BuildResult("cg", "S", Path("cg.S.x"), BUILT))
+    progress.report(BuildResult("ft", "S", Path("ft.S.x"), FAILED, message="no compiler"))
+    progress.report(BuildResult("is", "S", Path("is.S.x"), BUILT))
     said = capsys.readouterr()
     assert said.out == "[1/3] cg.S.x: built; about 20 s left\n[3/3] is.S.x: built\n"
     assert said.err == "[2/3] ft.S.x: failed (ft, class S): no compiler\n"

@@ -34,7 +34,7 @@ def test_every_command_is_on_the_page() -> None:
         assert typed.startswith(f"vrm {name}")
 
 
-def of_slurm(site: Site) -> None:
+def slurm_seconds(site: Site) -> None:
     """Let a site of two nodes with a job on one of them be asked for, and write a queue for it."""
     (site.root / "my.queue").write_text("first 1 60 0\n")
     (site.root / "slurm").mkdir()
@@ -85,7 +85,7 @@ def test_every_example_runs_as_it_is_typed(site: Site) -> None:
             vrm("cancel", str(lender))
             lender = -1
         if name == "plan":
-            of_slurm(site)
+            slurm_seconds(site)
         if name == "submit":
             site.start("--wait")
             wait_until(lambda: "nothing to do; waiting for lines" in site.said(site.started[0]),

@@ -18,8 +18,8 @@ import pytest
 
 import vrm as package
 from vrm.live.batch.allocation import Allocation, batch_job, find_allocation, kill_delay
-from vrm.live.batch.base import BatchJob, BatchSystem, Environment, Question, Wrapper, register, systems
-from vrm.ext.begin.wrapper import script, submit_commands
+from vrm.live.batch.base import BatchJob, BatchSystem, Environment, Question, BatchScript, register, systems
+from vrm.ext.begin.batch_script import script, submit_commands
 from vrm.live.launch.base import LAUNCHERS, Launch, Launcher, PathLike, make_launcher
 from vrm.live.launch.environment import batch_settings, environment, hydra_settings, tagged
 from vrm.live.nodes.bindings import BindingCheck
@@ -27,7 +27,7 @@ from vrm.model import Node, RankSlot
 from vrm.system.transports import base as transports_base
 from vrm.system.transports.base import Transport, transports
 
-MADE_UP = ("moon", "twice")
+SYNTHETIC_CHECK = ("moon", "twice")
 
 
 class Moon(BatchSystem):
@@ -57,7 +57,7 @@ class Moon(BatchSystem):
     def openmpi_slots(self, env: Environment) -> Mapping[str, int] | None:
         return {"n0": 1} if "MOON_JOB" in env else None
 
-    def script_lines(self, wrapper: Wrapper) -> list[str]:
+    def script_lines(self, wrapper: BatchScript) -> list[str]:
         return ["# As many as there are.", f"--nodes {wrapper.nodes}"]
 
 
@@ -113,7 +113,7 @@ def test_a_batch_system_of_ones_own(made_up: dict[str, str]) -> None:
     assert batch_settings(5, made_up, {"n0": 2}) == {"PRTE_MCA_ras": "^moon"}
     assert batch_settings(4, made_up, {"n0": 1}) == {}
     assert hydra_settings(made_up) == {"HYDRA_MOON": "1"}
-    wrapper = Wrapper(("vrm", "--once"), 5, 60, cores=4, directives=("--dark",))
+    wrapper = BatchScript(("vrm", "--once"), 5, 60, cores=4, directives=("--dark",))
     assert submit_commands("moon", wrapper) == ["moonsub FILE"]
     assert "#MOON --nodes 5\n#MOON --dark\n" in script("moon", wrapper)
     with pytest.raises(ValueError, match="batch system moon is registered already"):
@@ -126,7 +126,7 @@ def test_a_launcher_of_ones_own(made_up: dict[str, str]) -> None:
     launcher = make_launcher(Section(Kind="twice"), base=made_up)
     assert (launcher.kind, launcher.version_text, launcher.rank_variables) == (
         "twice", "Twice 2", ("TWICE_RANK",))
-    assert launcher.lost_nodes("e", "o") == () and launcher.own_words("a line") == "a line"
+    assert launcher.lost_nodes("e", "o") == () and launcher.without_launcher_text("a line") == "a line"
 
 
 class Plain:

@@ -85,7 +85,7 @@ def test_what_ends_jobs_at_their_estimate_is_one_of_the_rules(site: Any) -> None
     site.lines("long 1 1 0", "short 1 60 0")
     assert site.run("--once").returncode == 1
     assert json.loads((site.log / "state").read_text())["scheduling"]["kill"] is True
-    from vrm.ext.study.validation.validate import read_rows, read_rules, validate
+    from vrm.ext.study.validation.replay import read_rows, read_rules, validate
     rules, nodes = read_rules(site.log / "state")
     rows = read_rows(site.log / "jobs.csv")
     assert [row.status for row in rows] == ["timeout", "completed"]
@@ -115,7 +115,7 @@ def main() -> int:
     sys.modules["vrm.model.rules"] = module
     exec(compile(text, str(path), "exec"), vars(module))
     if sys.argv[1] == "PRINT":
-        from vrm.ext.study.validation.validate import read_rules
+        from vrm.ext.study.validation.replay import read_rules
         print(read_rules(Path(sys.argv[2], "state"))[0].patience, module.Rules().patience)  # type: ignore
         return 0
     from vrm.cli import main as command_line

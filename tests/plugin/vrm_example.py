@@ -4,16 +4,16 @@ from vrm.ext.slurm.calls.answers import Answer
 from vrm.ext.slurm.calls.names import Dialect
 from vrm.commands.parsing import command
 from vrm.live.batch.base import BatchSystem
-from vrm.live.launch.direct import Direct
+from vrm.live.launch.direct import DirectLauncher
 from vrm.live.manager.part import Part
 from vrm.model.constraint import CountedConstraint
 from vrm.model.forms.fields import Field, Option
 from vrm.model.job import Job
-from vrm.model.forms.kinds import COUNT
-from vrm.model.forms.shapes import count
+from vrm.model.forms.field_types import COUNT
+from vrm.model.forms.json_checks import count
 from vrm.scheduling import combine
 from vrm.system.transports.base import Transport
-from vrm.workload.rows import Asked, Rows
+from vrm.workload.rows import RowRequest, Rows
 from vrm.workload.submission import Submission
 
 
@@ -59,7 +59,7 @@ class Half:
         return job.walltime / 2
 
 
-class Marked(Direct):
+class Marked(DirectLauncher):
     """Starts programs as `direct` does, with MARKED=yes in their environment."""
 
     kind = "marked"
@@ -124,7 +124,7 @@ class Pipes(Rows):
         for number, line in self.lines():
             if number > 1:
                 job, submit, run, limit, cores = map(float, line.split("|"))
-                yield Asked(int(job), submit, run, limit, cores=int(cores))
+                yield RowRequest(int(job), submit, run, limit, cores=int(cores))
 
 
 class Alike:

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 from vrm.ext.study.report.plotting import PictureError
 from vrm.ext.measure.power_picture import draw_power
-from vrm.results.energy import Drawn, columns_of, drawn_of, energy_of, power_over_time
+from vrm.results.energy import PowerSpan, columns_of, power_of_rows, energy_of, power_over_time
 from vrm.results.jobs import JobRow
 
 
 def test_figures_made_by_hand() -> None:
-    jobs = [Drawn(0, 10, 100, 2.0), Drawn(5, 15, 50, 1.0), Drawn(20, 30, 0)]
+    jobs = [PowerSpan(0, 10, 100, 2.0), PowerSpan(5, 15, 50, 1.0), PowerSpan(20, 30, 0)]
     assert energy_of(jobs) == {"energy": 1500.0, "mean_power": 50.0, "highest_power": 150.0,
                                "average_frequency": 1.5, "jobs_of_unknown_power": 1}
     assert power_over_time(jobs) == [(0, 100), (5, 150), (10, 50), (15, 0)]
-    assert energy_of([Drawn(0, 1, 0)]) == {} and power_over_time([]) == []
+    assert energy_of([PowerSpan(0, 1, 0)]) == {} and power_over_time([]) == []
     assert columns_of(jobs[0]) == {"frequency": 2.0, "energy": 1000.0, "power": 100.0}
 
 
@@ -28,20 +28,20 @@ def test_rows_of_a_list() -> None:
     rows = [JobRow(1, "a", 1, 0, 2, 12, 60, "completed", power=30.0, energy=300.0, frequency=1.8),
             JobRow(2, "a", 1, 0, 2, 12, 60, "completed", energy=200.0),
             JobRow(3, "a", 1, 0, None, None, 60, "refused")]
-    assert drawn_of(rows) == [Drawn(2, 12, 30.0, 1.8), Drawn(2, 12, 20.0)]
+    assert power_of_rows(rows) == [PowerSpan(2, 12, 30.0, 1.8), PowerSpan(2, 12, 20.0)]
 
 
 @pytest.mark.parametrize("wrong", [float("inf"), float("nan"), -1.0, 1e300])
 def test_what_is_no_power_is_not_known(wrong: float) -> None:
     rows = [JobRow(1, "a", 1, 0, 2, 12, 60, "completed", power=wrong, energy=wrong, frequency=wrong),
             JobRow(2, "a", 1, 0, 2, 12, 60, "completed", power=20.0)]
-    assert drawn_of(rows) == [Drawn(2, 12, 0.0), Drawn(2, 12, 20.0)]
-    assert energy_of(drawn_of(rows))["jobs_of_unknown_power"] == 1
+    assert power_of_rows(rows) == [PowerSpan(2, 12, 0.0), PowerSpan(2, 12, 20.0)]
+    assert energy_of(power_of_rows(rows))["jobs_of_unknown_power"] == 1
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 50), st.integers(1, 999)), max_size=12))
 def test_the_power_is_the_sum_at_each_moment(spans: list[tuple[int, int, int]]) -> None:
-    jobs = [Drawn(begin, begin + length, watts / 7) for begin, length, watts in spans]
+    jobs = [PowerSpan(begin, begin + length, watts / 7) for begin, length, watts in spans]
     steps = power_over_time(jobs)
     for moment, (time, watts) in enumerate(steps):
         assert watts == pytest.approx(sum(job.watts for job in jobs if job.start <= time < job.end), abs=1e-5)
@@ -52,7 +52,7 @@ def test_the_power_is_the_sum_at_each_moment(spans: list[tuple[int, int, int]]) 
 
 
 def test_a_picture(tmp_path: Path) -> None:
-    steps = power_over_time([Drawn(7200, 9000, 100), Drawn(8000, 20000, 50)])
+    steps = power_over_time([PowerSpan(7200, 9000, 100), PowerSpan(8000, 20000, 50)])
     draw_power(tmp_path / "power.svg", [("one", steps), ("two", steps)], ("cap", [(0, 200), (8500, 90)]))
     said = (tmp_path / "power.svg").read_text()
     assert said.startswith("<?xml") and len(said) > 5000

@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 
 from vrm.model import Cluster, Heatmap, Infeasible, Job, JobState, Node, Placement
 from vrm.model.forms.fields import ADDED, Field
-from vrm.model.forms.kinds import LABEL
+from vrm.model.forms.field_types import LABEL
 from vrm.results.job_columns import (COMPUTED, HEADER, MORE, NAMES, SIMULATED, JobFileError, cell, pattern, seconds_texts)
 from vrm.results.jobs import JobRow, JobWriter, read_jobs
-from vrm.results.places import CoreRange, PlacementText, parse_cores
+from vrm.results.placement_text import CoreRange, PlacementText, parse_cores
 from vrm.scheduling import make_policy
 
 # A busy machine is not a failure, and what the fixtures give may be used again and again.

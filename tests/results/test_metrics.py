@@ -18,7 +18,7 @@ from support.plain_metrics import (Fairness, bounded_slowdown, columns_of, fairn
 from vrm.model import JobState
 from vrm.results import metrics
 from vrm.results.jobs import JobRow
-from vrm.results.metrics import (closing_line, idle_while_waiting, idle_words, jain_index, makespan, running, span,
+from vrm.results.metrics import (closing_line, idle_while_waiting, idle_text, jain_index, makespan, running, span,
                                  waiting)
 from vrm.results.summary import Distribution, distribution
 
@@ -348,10 +348,10 @@ def test_a_job_that_waits_for_another_does_not_count_as_waiting():
 
 
 def test_much_idle_time_is_said_with_what_to_type():
-    assert idle_words(0.2, "compact", "vrm") == ""
-    assert idle_words(0.44, "pack", "vrm -c a.yaml") == (
+    assert idle_text(0.2, "compact", "vrm") == ""
+    assert idle_text(0.44, "pack", "vrm -c a.yaml") == (
         "44 % of the core time was idle while jobs waited: `vrm -c a.yaml advise` compares other rules")
-    assert idle_words(0.44, "compact", "vrm").endswith(
+    assert idle_text(0.44, "compact", "vrm").endswith(
         ": `Policy: pack` lets jobs share nodes, `vrm advise --placements compact,pack` compares")
 
 

@@ -16,14 +16,14 @@ from hypothesis import given, settings, strategies as st
 from vrm.model import Cluster, Dependency, Job, Node
 from vrm.model.forms.fields import made
 from vrm.model.job import ANY, Details, PLAIN, Program
-from vrm.model.forms.placement_forms import to_record
+from vrm.model.forms.placement_formats import to_record
 from vrm.model.queues import NO_QUEUES
 from vrm.model.rules import Rules
 from vrm.results.jobs import fields_of
 from vrm.run.journal import codec
 from vrm.run.journal import files as journals
-from vrm.run.journal import check as journal_check
-from vrm.run.journal.past import EVENTS, Past, replay
+from vrm.run.journal import record_checks as journal_check
+from vrm.run.journal.history import EVENTS, RunHistory, replay
 from vrm.scheduling import make_policy
 
 JOB = Job(3, "ft.B.x", 8, 60.0, 12.5, True)
@@ -93,7 +93,7 @@ def test_an_array_whose_jobs_wait_for_each_other_is_there_or_not_at_all(tmp_path
         again = journals.Journal(cut_off)
         again.append("finished")
         again.close()
-        assert journals.made_by(cut_off, "call") == ([3, 4, 5] if whole else [])
+        assert journals.jobs_of_command(cut_off, "call") == ([3, 4, 5] if whole else [])
         past = replay(journals.read(cut_off))
         assert past.finished and past.state.next_id == (6 if whole else 3)
     assert [past.details[job_id].after for job_id in (3, 4, 5)] == [
@@ -118,8 +118,8 @@ def test_the_jobs_of_a_command_are_on_disk_when_they_are_reported(tmp_path: Path
         sync(number)
         synced.append((os.fstat(number).st_ino, os.fstat(number).st_size))
     monkeypatch.setattr(os, "fsync", noted)
-    assert journals.made_by(path, "another") == [] and not synced
-    assert journals.made_by(path, "call") == [0] and synced == [(path.stat().st_ino, path.stat().st_size)]
+    assert journals.jobs_of_command(path, "another") == [] and not synced
+    assert journals.jobs_of_command(path, "call") == [0] and synced == [(path.stat().st_ino, path.stat().st_size)]
     journal.close()
 
 
@@ -496,7 +496,7 @@ def test_placements_are_looked_at_where_somebody_needs_them(tmp_path: Path) -> N
     path.write_bytes(plain([RUN, *jobs, odd, end(0, "completed")]))
     with pytest.raises(journals.JournalError, match="journal:5: placement: its cores are wrong"):
         replay(journals.read(path), path)  # there is no checksum
-    follower = Past()
+    follower = RunHistory()
     with pytest.raises(journals.JournalError, match="journal:5: placement: its cores are wrong"):
         for number, record in enumerate([RUN, *jobs, odd], 1):
             follower.take({**record, "sum": ""}, number)  # what is read while the run goes on
@@ -649,7 +649,7 @@ def test_whatever_a_shell_can_pass_on_is_read_again() -> None:
     """A job that was submitted with line ends and escapes in its words must not spoil the journal."""
     words, variables = ("two\nlines", "\x1b[1m", "q\"u'o *", ""), {"A": "one\ntwo\t", "B": ""}
     job, details = made({"app": "a", "procs": 1, "walltime": 5.0, "arguments": words, "variables": variables}, 0, 1.0)
-    past = Past()
+    past = RunHistory()
     past.take(RUN, 1)
     past.take(json.loads(json.dumps({"event": "job", **codec.job_record(job, details)})), 2)
     assert (past.jobs[0].payload.arguments, past.jobs[0].payload.variables) == (words, variables)

@@ -10,10 +10,10 @@ import pytest
 
 from vrm.model import Cluster, Job, JobState
 from vrm.model.sharing.core_share import NOBODY, Loan
-from vrm.run import lending
+from vrm.run import loans
 from vrm.run.journal import codec
-from vrm.run.journal.check import JournalError
-from vrm.run.journal.past import Past, replay
+from vrm.run.journal.record_checks import JournalError
+from vrm.run.journal.history import RunHistory, replay
 from vrm.run.run import Run
 from vrm.run.state import State
 from vrm.scheduling import Scheduler, Start, make_backfilling, make_ordering, make_policy
@@ -68,7 +68,7 @@ def test_a_lend_from_intent_to_return_is_replayed_at_each_record() -> None:
     with pytest.raises(ValueError, match="does not have the cores"):
         state.lending.lend(node)
     assert len(records) in seen, "what cannot be is not recorded"
-    state.vacate(2)
+    state.release_cores(2)
     state.end(2, JobState.COMPLETED, 20.0, exit_code=0)
     note()
     assert state.cluster.loans.all, "until it is taken back"
@@ -99,7 +99,7 @@ def test_who_ends_lends_no_more_and_its_guest_has_the_room_after_a_restart() -> 
     state.lending.lend(state.cluster.loans.of_borrower(2)[0])
     state.lending.lent(1, 5.0)
     state.started(Start(booking, False), 5.0)
-    state.vacate(1)
+    state.release_cores(1)
     state.end(1, JobState.FAILED, 9.0, exit_code=1)
     assert not state.lends.all
     past = replay(records)
@@ -109,7 +109,7 @@ def test_who_ends_lends_no_more_and_its_guest_has_the_room_after_a_restart() -> 
     assert own.lease is not None
     again.book(past.jobs[2], past.state.lends.settled(own, 2), 5.0)
     (room, loans), = past.state.lends.left(again, {2: own}, past.rooms)
-    again.loans.bequeath(again, codec.placement_of(room[0]["placement"], again), loans)
+    again.loans.pass_to_borrowers(again, codec.placement_of(room[0]["placement"], again), loans)
     now = state.cluster
     assert (again.busy0, again.busy1, again.busy_cores) == (now.busy0, now.busy1, now.busy_cores)
     again.release(2)
@@ -123,7 +123,7 @@ def test_a_borrower_is_left_nothing_that_another_job_has(policy: str) -> None:
     records: Records = []
     state = begun(records, policy).state
     lent_to(2, state)
-    state.vacate(1)
+    state.release_cores(1)
     state.end(1, JobState.FAILED, 9.0, exit_code=1)
     past = replay(records)
     again = Cluster.regular(2, 2, 2)
@@ -134,7 +134,7 @@ def test_a_borrower_is_left_nothing_that_another_job_has(policy: str) -> None:
     again.book(past.jobs[2], past.state.lends.settled(own, 2), 5.0)
     (room, loans), = past.state.lends.left(again, {2: own}, past.rooms)
     left = codec.placement_of(room[0]["placement"], again)
-    again.loans.bequeath(again, left, loans)
+    again.loans.pass_to_borrowers(again, left, loans)
     again.release(2)
     assert again.clashes(other) and again.busy_cores & other.taken == other.taken
     again.release(3)
@@ -151,9 +151,9 @@ def test_cores_come_back_whatever_was_expected_of_the_borrower_meanwhile() -> No
     state.cluster.book(state.queue.get(2), placement, 5.0)
     state.lending.lend(state.cluster.loans.of_borrower(2)[0])
     before = state.cluster.bookings[1].limit
-    state.cluster.loans.outlives(state.cluster, 2, 120.0, 600.0)
+    state.cluster.loans.extend_loans(state.cluster, 2, 120.0, 600.0)
     assert state.cluster.bookings[1].limit > before, "the lender is not to pay for it"
-    state.vacate(2)
+    state.release_cores(2)
     state.lending.regain(1, 130.0)
     assert not state.cluster.loans.all
     assert state.cluster.bookings[1].limit == pytest.approx(100 + (130 - 5) / 2)
@@ -176,14 +176,14 @@ def test_a_borrower_that_starts_again_keeps_its_cores_when_what_it_left_is_taken
     state = begun([]).state
     lent_to(2, state)
     first, = state.cluster.loans.of_borrower(2)
-    state.vacate(2)
+    state.release_cores(2)
     state.again(2, 9.0, retry=True)
     state.cluster.loans.regain(state.cluster, first, 9.0)  # on the new cluster of a restarted manager it is not
     lent_to(2, state)
     state.lending.regain(1, 9.0)
     state.lending.regained(1, 9.0)
     assert [each.lender for each in state.cluster.loans.of_borrower(2)] == [1]
-    state.vacate(2)
+    state.release_cores(2)
     state.lending.regain(2, 20.0)
     assert not state.cluster.loans.all
 
@@ -194,11 +194,11 @@ def test_who_has_taken_its_cores_back_and_ends_leaves_nothing_to_the_borrower() 
     state = begun(records).state
     lent_to(2, state)
     assert list(replay(records).rooms) == [(1, 2)]
-    state.vacate(2)
+    state.release_cores(2)
     state.lending.regain(1, 6.0)
     assert not replay(records).rooms
     state.lending.regained(1, 6.0)
-    state.vacate(1)
+    state.release_cores(1)
     state.end(1, JobState.FAILED, 9.0, exit_code=1)
     assert not replay(records).rooms
 
@@ -244,7 +244,7 @@ def test_phases_come_in_their_order() -> None:
     run = begun(records)
     cores = offer(run.state.cluster, 1).cores
     run.state.lending.lend(Loan(1, NOBODY, cores, 1.0, float("inf")))
-    past: Past = replay(records)
+    past: RunHistory = replay(records)
     for event, why in (("regained", "in phase lend"), ("lend", "there already")):
         record = {**records[-1], "event": event}
         with pytest.raises(JournalError, match=why):
@@ -252,19 +252,19 @@ def test_phases_come_in_their_order() -> None:
     run.state.lending.lent(1, 2.0)
     with pytest.raises(JournalError, match="lent of lend 1, which is in phase lent"):
         replay([*records, records[-1]])
-    assert past.state.lends.all[1].phase == lending.LENDING
+    assert past.state.lends.all[1].phase == loans.LENDING
     again = run.state.cluster.copy()
     again.loans.all.clear()
-    run.state.lends.to_node(again)
+    run.state.lends.apply_node_loans(again)
     assert [loan.cores for loan in again.loans.all] == [cores]
     run.state.lending.regain(1, 3.0)
     twice = replay([*records, records[-1]])  # as a manager wrote it that was killed twice while a lend began
-    assert twice.state.lends.all[1].phase == lending.REGAINING
+    assert twice.state.lends.all[1].phase == loans.REGAINING
 
 
 def test_nothing_is_learnt_from_time_that_was_lost_by_lending() -> None:
     records: Records = []
     state = begun(records).state
-    state.vacate(1)
+    state.release_cores(1)
     state.end(1, JobState.COMPLETED, 50.0, exit_code=0, slower=20.0)
     assert replay(records).lesson(1) == (state.entry(1).job, 30.0, JobState.COMPLETED)

@@ -18,18 +18,18 @@ from vrm.model import Cluster, Dependency, Heatmap, Infeasible, Job, JobState, N
 from vrm.model.amounts import unit
 from vrm.model.sharing.core_share import NOBODY, Loan
 from vrm.model.job import ANY, FAIL, OK, PLAIN, START, Details
-from vrm.model.forms.placement_forms import to_record
+from vrm.model.forms.placement_formats import to_record
 from vrm.model.reservation import ReservationError, ReservationRequest
 from vrm.model.rules import Rules
-from vrm.run.journal import codec, folding
-from vrm.run.entry import LifeError
-from vrm.run.journal.past import Past, replay
+from vrm.run.journal import codec, compaction
+from vrm.run.entry import JobStateError
+from vrm.run.journal.history import RunHistory, replay
 from vrm.run.run import Run
 from vrm.run.state import State
 from vrm.scheduling import Scheduler, Start, make_backfilling, make_ordering, make_policy
-from vrm.ext.lending.offers import NoOffer, offer
+from vrm.ext.lending.offers import CannotLend, offer
 from vrm.ext.urgent.plan import grant
-from vrm.ext.urgent.room import PAUSE, cores_of, givers, room
+from vrm.ext.urgent.donors import PAUSE, cores_of, core_donors, room
 
 BACKFILLINGS = ["none", "easy", "list", "conservative", "easy-kept", "2", "2-kept", "conservative-recomputed", "sd"]
 POLICIES = ["pack", "compact", "spare", "strip"]
@@ -162,7 +162,7 @@ class Lives(RuleBasedStateMachine):
     def over(self, job_id: int, how: JobState) -> None:
         """A running job has ended."""
         self.give_back(job_id)
-        self.state.vacate(job_id)
+        self.state.release_cores(job_id)
         self.close(self.state.end(job_id, how, self.now, "why", exit_code=0))
 
     @precondition(lambda self: self.state.running)
@@ -171,7 +171,7 @@ class Lives(RuleBasedStateMachine):
         """A running job waits again."""
         job_id = data.draw(st.sampled_from(sorted(self.state.running)))
         self.give_back(job_id)
-        self.state.vacate(job_id)
+        self.state.release_cores(job_id)
         self.close(self.state.again(job_id, self.now, "why", retry=retry, **({"lost": True} if lost and not retry else {})))
         self.promised.clear()  # who was submitted first goes first
         self.step(0.0)
@@ -204,7 +204,7 @@ class Lives(RuleBasedStateMachine):
             factor = max(factor, 1.0)
         try:
             self.state.change(job_id, job.walltime * factor, priority)
-        except LifeError as error:
+        except JobStateError as error:
             assert "promised" in str(error)
         else:
             self.promised.clear()
@@ -241,7 +241,7 @@ class Lives(RuleBasedStateMachine):
         job_id = data.draw(st.sampled_from(sorted(self.state.running)))
         try:
             found = offer(self.state.cluster, job_id)
-        except NoOffer:
+        except CannotLend:
             return
         self.state.lending.lend(Loan(job_id, NOBODY, found.cores, self.now, math.inf))
         self.state.lending.lent(max(self.state.lends.all), self.now)
@@ -252,7 +252,7 @@ class Lives(RuleBasedStateMachine):
         """A job starts now in room that others make: they lend, stand still, or wait again."""
         state = self.state
         job = Job(state.next_id, "urgent", procs, 4.0, cores=cores, submit=self.now, resources={"memory": 0.25})
-        able, _ = givers(state.cluster, lambda job_id: state.entry(job_id).details, lambda job_id: 1 << 28, True)
+        able, _ = core_donors(state.cluster, lambda job_id: state.entry(job_id).details, lambda job_id: 1 << 28, True)
         chosen = [each for each in able if data.draw(st.booleans())]
         chosen = [each for at, each in enumerate(chosen) if each.id not in [other.id for other in chosen[:at]]]
         found = room(job, state.cluster, chosen, lambda job_id: 1 << 28, self.now)
@@ -411,12 +411,12 @@ class Lives(RuleBasedStateMachine):
         assert (short.started, short.ended, short.again, sorted(short.waits)) == (
             past.started, past.ended, past.again, sorted(past.waits))
 
-    def folded(self, past: Past) -> Past:
+    def folded(self, past: RunHistory) -> RunHistory:
         """The past that the folded journal tells; some of it was folded before."""
         cluster = Cluster(machine(), {"ansys": LICENCES})
         state = State(scheduled(self.algorithm, self.backfilling, self.policy, cluster).new_queue(), cluster, frozen=True)
         lines = [json.dumps(each, separators=(",", ":")).encode() for each in self.records]
-        found = [json.loads(json.dumps(each)) for each in folding.records_of(lines, past)]
+        found = [json.loads(json.dumps(each)) for each in compaction.records_of(lines, past)]
         assert len(found) <= len(self.records)
         return replay(found, state=state)
 

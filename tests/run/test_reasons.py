@@ -10,8 +10,8 @@ import pytest
 from vrm.model import Cluster, Dependency, Heatmap, Job, JobState
 from vrm.model.measured.heatmap import Throughput
 from vrm.model.job import Details, Request
-from vrm.run.book import JobBook
-from vrm.run.reasons import MOST, STOPPING, Reasons, parked
+from vrm.run.job_book import JobBook
+from vrm.run.reasons import MOST, STOPPING, WaitReasons, parked
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 
 NOW = 1_700_000_000.0
@@ -30,8 +30,8 @@ def why(cluster: Cluster, policy: str, backfilling: str, running: list[Job], wai
     for job in waiting:
         queue.add(job)
     scheduler.step(NOW, queue, cluster)
-    reasons = Reasons(NOW + 1, queue.in_order(NOW + 1), cluster, scheduler,
-                      scheduler.reservations(NOW + 1, queue, cluster), phase)
+    reasons = WaitReasons(NOW + 1, queue.in_order(NOW + 1), cluster, scheduler,
+                          scheduler.reservations(NOW + 1, queue, cluster), phase)
     return {job.id: re.sub(r"\d\d:\d\d:\d\d", "T", reasons.of(job)) for job in queue.in_order(NOW)}
 
 
@@ -98,7 +98,7 @@ def test_the_policy_is_asked_a_bounded_number_of_times() -> None:
     for name in ("fits", "place"):
         ask = getattr(scheduler.policy, name)
         setattr(scheduler.policy, name, lambda *of, ask=ask: asked.append(of) or ask(*of))
-    reasons = Reasons(NOW, queue.in_order(NOW), cluster, scheduler, {})
+    reasons = WaitReasons(NOW, queue.in_order(NOW), cluster, scheduler, {})
     said = [reasons.of(each) for each in queue.in_order(NOW)]
     assert len(said) == 1999 and all(said)
     assert len(reasons._known) == MOST and len(asked) <= 3 * MOST

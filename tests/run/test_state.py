@@ -13,11 +13,11 @@ from hypothesis import given, settings, strategies as st
 
 from vrm.model import Cluster, Dependency, Job, JobState
 from vrm.model.job import ANY, FAIL, OK, PLAIN, START, Details, on_ranks
-from vrm.model.forms.placement_forms import to_record
+from vrm.model.forms.placement_formats import to_record
 from vrm.run.journal import codec
-from vrm.run.journal.folded import told_of
-from vrm.run.entry import LifeError
-from vrm.run.journal.past import replay
+from vrm.run.journal.combined_records import jobs_with_details
+from vrm.run.entry import JobStateError
+from vrm.run.journal.history import replay
 from vrm.run.run import Run
 from vrm.run.state import State
 from vrm.scheduling import Scheduler, Start, make_backfilling, make_ordering, make_policy
@@ -95,11 +95,11 @@ def drive(run: Run, draw: Any) -> list[dict[str, Any]]:
             job_id = one("running")
             if draw(st.booleans()):
                 state.intend(job_id, "cancel", now, now)
-            state.vacate(job_id)
+            state.release_cores(job_id)
             close(state.end(job_id, draw(one_of(*ENDS)), now, "why", exit_code=0))
         elif what == "again":
             job_id = one("running")
-            state.vacate(job_id)
+            state.release_cores(job_id)
             close(state.again(job_id, now, "why", retry=draw(st.booleans())))
         elif what == "back":
             close(state.back(one("running")))
@@ -224,9 +224,9 @@ def test_a_job_refused_behind_a_refused_one_is_refused_after_a_restart() -> None
 
 def test_a_dependency_on_a_job_that_never_came_is_an_error() -> None:
     state = machine().state
-    with pytest.raises(LifeError, match="it depends on job 7"):
+    with pytest.raises(JobStateError, match="it depends on job 7"):
         state.submit([Job(0, "a.x", 1, 5.0)], Details((Dependency.on(7),)))
-    with pytest.raises(LifeError, match="there is no job 3"):
+    with pytest.raises(JobStateError, match="there is no job 3"):
         state.entry(3)
 
 
@@ -273,11 +273,11 @@ def test_a_job_that_starts_on_other_ranks_asks_for_its_own_when_it_waits_again()
     placed = on_ranks(asked, 4, 30.0, 20.0)
     state.started(Start(state.cluster.book(placed, run.scheduler.policy.place(placed, state.cluster), 1.0), False), 1.0)
     assert records[-1]["as"] == {"procs": 4, "walltime": 30.0, "expected": 20.0}
-    assert list(told_of(records[-1])) == [0] and not told_of({**records[-2], "event": "job"})  # it is not folded
+    assert list(jobs_with_details(records[-1])) == [0] and not jobs_with_details({**records[-2], "event": "job"})  # it is not folded
     twin = taken_up(json.loads(json.dumps(records)), machine(policy="pack")).state
     assert facts(twin) == facts(state) and twin.running[0].job.procs == 4 and twin.entry(0).copy().asked == asked
     for each in (state, twin):
-        each.vacate(0)
+        each.release_cores(0)
         each.again(0, 5.0)
         assert each.entry(0).job == asked and each.entry(0).asked is None
     start = next(dict(record) for record in records if record["event"] == "start")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from vrm.model import Cluster, Job, JobState
 from vrm.model.job import PLAIN, Details
-from vrm.run.entry import Dropped
+from vrm.run.entry import DroppedJob
 from vrm.run.run import Run
 from vrm.run.state import State
 from vrm.scheduling import Scheduler, Start, make_backfilling, make_ordering, make_policy
@@ -27,13 +27,13 @@ class Noting:
     def start(self, start: Start, now: float) -> None:
         self.told.append(("starts", start.job.id))
 
-    def drop(self, dropped: Sequence[Dropped], cause: str) -> None:
+    def drop(self, dropped: Sequence[DroppedJob], cause: str) -> None:
         assert cause == "deadline"
         for job, reason in dropped:
             self.told.append(("dropped", job.id))
             self.run.state.end(job.id, JobState.CANCELLED, 0.0, reason)
 
-    def put_off(self, jobs: Sequence[Job], now: float) -> None:
+    def postpone(self, jobs: Sequence[Job], now: float) -> None:
         self.told += [("put off", job.id) for job in jobs]
 
 

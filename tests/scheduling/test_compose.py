@@ -12,7 +12,7 @@ from vrm.model.rules import Rules
 from vrm.scheduling import PolicyError
 from vrm.scheduling.backfilling.easy import Easy
 from vrm.scheduling.compose import RulesError, compose
-from vrm.scheduling.placement.custom import make_policy
+from vrm.scheduling.placement.user_placement import make_policy
 
 
 def test_names_and_the_objects_that_they_stand_for() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.reference import HEATMAP, Task, different_nodes, regular_nodes, workloads
 from vrm.model import Cluster, Heatmap, Infeasible, Job
 from vrm.scheduling import Dispatcher, JobQueue, Scheduler, make_backfilling, make_ordering, make_policy
-from vrm.scheduling.backfilling.own_dispatcher import own_dispatcher
+from vrm.scheduling.backfilling.user_dispatcher import own_dispatcher
 
 State = tuple[Cluster, JobQueue, Scheduler]
 

@@ -13,7 +13,7 @@ from vrm.model import Booking, Cluster, Infeasible, Job, Node
 from vrm.model.job import Request
 from vrm.model.placement import CorePlacement, Placement
 from vrm.scheduling import make_policy
-from vrm.scheduling.placement.custom import placement_of
+from vrm.scheduling.placement.user_placement import placement_of
 from vrm.ext.lending.offers import borrowed, offer
 from vrm.scheduling.placement.spread import spread
 from vrm.api import Machine, Recording, Rules, Submission, Timetable, Watcher, simulate

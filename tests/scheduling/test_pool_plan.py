@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from vrm.model import Job, Node
 from vrm.model.booking import Watcher
 from vrm.model.cluster import Pool
-from vrm.model.measured.energy import Measured, PowerClass, Programs
+from vrm.model.measured.energy import MeasuredProgram, PowerClass, Programs
 from vrm.model.job import Request
 from vrm.scheduling.backfilling.profile import PoolProfile, Slot
 from vrm.simulation.engine import Outage
@@ -22,7 +22,7 @@ from vrm.workload.submission import Submission
 
 NODES = tuple(Node(f"n{at}", (2, 2), {"memory": 8.0, "gpu": float(at % 2)}, power=PowerClass("p", idle=5, busy=20))
               for at in range(4))
-PROGRAMS = Programs({"a": {"p": Measured(5, 30)}, "b": {"p": Measured(5, 12)}})
+PROGRAMS = Programs({"a": {"p": MeasuredProgram(5, 30)}, "b": {"p": MeasuredProgram(5, 12)}})
 
 
 class Plain(PoolProfile):

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vrm.model import Cluster, Job, Node
-from vrm.model.measured.energy import Measured, PowerClass, Programs
-from vrm.ext.energy.cap import Cap
+from vrm.model.measured.energy import MeasuredProgram, PowerClass, Programs
+from vrm.ext.energy.cap import PowerLimit
 from vrm.scheduling.registry import PolicyError
 from vrm.api import Machine, Measurements, Rules, Selection, simulate
 from vrm.workload.submission import Submission
@@ -125,9 +125,9 @@ def simulated(loads: list[Load], steps: STEPS, backfill: str) -> dict[int, float
     jobs = [Submission(Job(at, "a", load.nodes, load.walltime, load.submit, watts=load.watts), load.run)
             for at, load in enumerate(loads)]
     nodes = [Node(f"n{at}", (1,), power=PowerClass("p")) for at in range(NODES)]
-    found = simulate(jobs, Machine(nodes), Rules(policy="compact", backfill=backfill, power_cap=str(Cap(steps))),
+    found = simulate(jobs, Machine(nodes), Rules(policy="compact", backfill=backfill, power_cap=str(PowerLimit(steps))),
                      selection=Selection(keep_estimates=True),
-                     measured=Measurements(energy=Programs({"other": {"p": Measured(1, 1)}})))
+                     measured=Measurements(energy=Programs({"other": {"p": MeasuredProgram(1, 1)}})))
     return {row.id: row.start for row in found.results.rows()}
 
 
@@ -190,7 +190,7 @@ def test_what_draws_more_than_is_ever_left_is_refused() -> None:
     nodes = [Node(f"n{at}", (4,), power=power) for at in range(2)]
     jobs = [Submission(Job(1, "known", 4, 9.0), 5.0), Submission(Job(2, "other", 8, 9.0), 5.0),
             Submission(Job(3, "said", 4, 9.0, watts=81), 5.0), Submission(Job(4, "half", 2, 9.0), 5.0)]
-    programs = Programs({"known": {"p": Measured(5, 90)}})
+    programs = Programs({"known": {"p": MeasuredProgram(5, 90)}})
     found = simulate(jobs, Machine(nodes), Rules(policy="compact", power_cap="100"),
                      measured=Measurements(energy=programs))
     # 20 W are those of idle nodes; 80 are left: known adds 80, other 2 x 50, and half a node as a whole.

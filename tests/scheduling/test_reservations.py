@@ -169,22 +169,22 @@ def test_kept_reservations_equal_their_definition(depth: int, jobs: list[Submiss
 @pytest.mark.slow
 def test_arrays_and_loops_find_the_same(jobs: list[Submission]) -> None:
     """Long plans and queues are seen through arrays; here short ones are made to be."""
-    from vrm.scheduling.backfilling import compressing
+    from vrm.scheduling.backfilling import compression
     from vrm.scheduling.backfilling import profile
     from vrm.scheduling.orderings import queue
     expected = {how: starts(jobs, how) for how in ("conservative", "easy", "3", "2-kept")}
     wfp3 = starts(jobs, "easy", algorithm="WFP3")
     in_c = compiled()
-    limits = profile._SHORT, queue._FEW, compressing._FEW
+    limits = profile._SHORT, queue._FEW, compression._FEW
     try:
-        profile._SHORT, queue._FEW, compressing._FEW = 0, 0, 0
-        for compress in (compressing.compress, in_c or compressing.compress):
-            compressing._taken[:] = [compress]
+        profile._SHORT, queue._FEW, compression._FEW = 0, 0, 0
+        for compress in (compression.compress, in_c or compression.compress):
+            compression._taken[:] = [compress]
             assert {how: starts(jobs, how) for how in expected} == expected
         assert starts(jobs, "easy", algorithm="WFP3") == wfp3
     finally:
-        profile._SHORT, queue._FEW, compressing._FEW = limits
-        compressing._taken.clear()
+        profile._SHORT, queue._FEW, compression._FEW = limits
+        compression._taken.clear()
 
 
 class Promises(Results):

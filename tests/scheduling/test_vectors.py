@@ -20,7 +20,7 @@ from vrm.model.sharing import devices
 from vrm.model.job import Request
 from vrm.model.machine import Machine
 from vrm.model.node import Device
-from vrm.model.sharing.rooms import Ledger
+from vrm.model.sharing.capacity import CapacityLedger
 from vrm.scheduling import PolicyError, Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.scheduling.placement.spread import spread
 from vrm.api import Rules, Submission, simulate
@@ -307,7 +307,7 @@ def test_copies_of_copies_do_not_keep_what_they_were_copied_of() -> None:
         assert policy.fits(job, pool)
         pool = pool.what_if()
     gc.collect()
-    assert sum(type(each) is Ledger and each.all == pool.rooms.all
+    assert sum(type(each) is CapacityLedger and each.all == pool.rooms.all
                for each in gc.get_objects()) < 20
 
 

@@ -15,7 +15,7 @@ import pytest
 from vrm.model import Heatmap, Job, Node
 from vrm.model.booking import Booking, Watcher
 from vrm.model.job import Request
-from vrm.model.forms.placement_forms import to_record
+from vrm.model.forms.placement_formats import to_record
 from vrm.model.reservation import ReservationRequest
 from vrm.api import Submission, simulate
 from vrm.simulation.arguments import by_name

@@ -17,7 +17,7 @@ from support import plain_metrics
 from vrm.model import Cluster, Dependency, Job, Node
 from vrm.model.job import ANY, FAIL, OK, START, Details
 from vrm.results.jobs import read_jobs
-from vrm.results.places import PlacementText
+from vrm.results.placement_text import PlacementText
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.scheduling.backfilling.profile import CountProfile, PoolProfile, Slot
 from vrm.scheduling.backfilling.reservations import Reserving

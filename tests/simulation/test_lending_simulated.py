@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vrm.ext.forecast.frozen import of_simulator
+from vrm.ext.forecast.frozen import freeze_simulation
 from vrm.ext.forecast.replay import replay
 from vrm.model import Booking, Cluster, Job, bits
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.scheduling.backfilling.easy import Easy
 from vrm.scheduling.backfilling.dispatcher import Starts
 from vrm.ext.lending.offers import borrowed, offers
-from vrm.scheduling.orderings.queue import Waiting
+from vrm.scheduling.orderings.queue import QueueView
 from vrm.scheduling.backfilling.shadow import Shadow
-from vrm.scheduling.placement.wrapping import Wrapped
+from vrm.scheduling.placement.wrapper import PlacementWrapper
 from vrm.ext.measured.corun import CoRunning
 from vrm.simulation.engine import Outage, Recorder, Simulator
 from vrm.simulation.results import Results
@@ -34,7 +34,7 @@ class Lender(Easy):
 
     lends = True
 
-    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: Any, heads: int) -> Starts:
+    def decide(self, now: float, waiting: QueueView, view: Cluster, policy: Any, heads: int) -> Starts:
         started = set()
         for job, placement in super().decide(now, waiting, view, policy, heads):
             started.add(job.id)
@@ -196,7 +196,7 @@ def test_a_borrower_that_outlives_its_lender_goes_on_and_a_lost_node_ends_both()
     assert len(seen.ends) == 3 and not cluster.loans
 
 
-class Uncounted(Wrapped):
+class Uncounted(PlacementWrapper):
     """A policy of which counts say nothing."""
 
     def exact(self, job: Job) -> bool:
@@ -239,7 +239,7 @@ def test_a_forecast_goes_on_with_the_lends_of_now() -> None:
     found = {}
     for now in simulator.moments(jobs):
         if now == 10:
-            found = replay(of_simulator(simulator), lambda job, ran: job.walltime)
+            found = replay(freeze_simulation(simulator), lambda job, ran: job.walltime)
     assert {i: each.end for i, each in found.items()} == pytest.approx({2: 130, 1: 160})
 
 
@@ -262,15 +262,15 @@ def test_lends_that_were_asked_for_are_made_again(tmp_path: Any) -> None:
     from vrm.model.rules import Rules
     from vrm.ext.study.report.job_table import JobTable
     from vrm.results.jobs import JobRow
-    from vrm.ext.lending.simulated.recorded_lends import AskedLend
-    from vrm.ext.study.validation.validate import validate
+    from vrm.ext.lending.simulated.recorded_lends import RequestedLend
+    from vrm.ext.study.validation.replay import validate
 
     cluster = Cluster.regular(2, 2, 4)
     rows = [JobRow(1, "ep.A", 4, 100.0, 100.0, 220.0, 600.0, "completed", cores="n0:0/0-3+1/0-3;n1:0/0-3+1/0-3",
                    nodes="n[0-1]", cores_per_task=4, malleable=True, mates="2", lent=8 * 40.0, changes=2),
             JobRow(2, "cg.A", 2, 105.0, 110.0, 150.0, 60.0, "completed", cores="n0:1/0-3;n1:1/0-3",
                    nodes="n[0-1]", cores_per_task=4, mates="1", borrowed=8 * 40.0)]
-    found = validate(rows, Rules(), cluster.nodes, lends=[AskedLend(110.0, 1, 2, 4)])
+    found = validate(rows, Rules(), cluster.nodes, lends=[RequestedLend(110.0, 1, 2, 4)])
     assert [(pair.id, pair.live_wait, pair.live_run, pair.simulated_wait, pair.simulated_run)
             for pair in found.jobs] == [
         (1, 0, 120, 0, pytest.approx(120)), (2, 5, 40, 5, pytest.approx(40))]
@@ -283,9 +283,9 @@ def test_what_was_lent_to_nobody_is_part_of_how_long_a_job_ran() -> None:
     125 s, of which it lost 20 and 5. The replay makes the first lend alone."""
     from vrm.model.rules import Rules
     from vrm.results.jobs import JobRow
-    from vrm.ext.study.validation.lends import lent_to_nodes
-    from vrm.ext.lending.simulated.recorded_lends import AskedLend
-    from vrm.ext.study.validation.validate import validate
+    from vrm.ext.study.validation.loan_records import lent_to_no_job
+    from vrm.ext.lending.simulated.recorded_lends import RequestedLend
+    from vrm.ext.study.validation.replay import validate
 
     records: list[dict[str, Any]] = [
         {"event": "start", "id": 1, "time": 0.0},
@@ -295,19 +295,19 @@ def test_what_was_lent_to_nobody_is_part_of_how_long_a_job_ran() -> None:
         {"event": "lend", "number": 2, "id": 1, "to": 2, "cores": "0xff00", "time": 110.0, "until": 150.0},
         {"event": "lend", "number": 3, "id": 1, "to": None, "cores": "0xf0", "time": 160.0, "until": None},
         {"event": "regain", "number": 3, "id": 1, "time": 180.0, "reason": ""}]
-    found = lent_to_nodes(records)
+    found = lent_to_no_job(records)
     assert found == {1: 80.0}
-    assert lent_to_nodes([*records[:-1], {"event": "end", "id": 1, "time": 200.0}]) == {1: 160.0}
+    assert lent_to_no_job([*records[:-1], {"event": "end", "id": 1, "time": 200.0}]) == {1: 160.0}
     rows = [JobRow(1, "ep.A", 4, 100.0, 100.0, 225.0, 600.0, "completed", cores="n0:0/0-3+1/0-3;n1:0/0-3+1/0-3",
                    nodes="n[0-1]", cores_per_task=4, malleable=True, mates="2", lent=8 * 40.0 + 80.0, changes=4),
             JobRow(2, "cg.A", 2, 105.0, 110.0, 150.0, 60.0, "completed", cores="n0:1/0-3;n1:1/0-3",
                    nodes="n[0-1]", cores_per_task=4, mates="1", borrowed=8 * 40.0)]
-    replayed = validate(rows, Rules(), Cluster.regular(2, 2, 4).nodes, lends=[AskedLend(110.0, 1, 2, 4)], to_nodes=found)
+    replayed = validate(rows, Rules(), Cluster.regular(2, 2, 4).nodes, lends=[RequestedLend(110.0, 1, 2, 4)], to_nodes=found)
     assert [(pair.live_run, pair.simulated_run) for pair in replayed.jobs] == [
         (125, pytest.approx(125)), (40, pytest.approx(40))]
     # Its limit of 102 s was 20 s later for the first lend, and 5 s for the second.
     rows[0] = replace(rows[0], walltime=102.0)
-    killed = validate(rows, Rules(kill=True), Cluster.regular(2, 2, 4).nodes, lends=[AskedLend(110.0, 1, 2, 4)],
+    killed = validate(rows, Rules(kill=True), Cluster.regular(2, 2, 4).nodes, lends=[RequestedLend(110.0, 1, 2, 4)],
                       to_nodes=found)
     assert killed.jobs[0].simulated_run == pytest.approx(125)
 
@@ -319,8 +319,8 @@ def test_a_live_run_in_which_two_borrow_of_one_that_ends_first_is_replayed() -> 
     from vrm.ext.study.report.job_table import JobTable
     from vrm.ext.study.report.study import StudyRun
     from vrm.results.jobs import JobRow
-    from vrm.ext.lending.simulated.recorded_lends import AskedLend
-    from vrm.ext.study.validation.validate import validate
+    from vrm.ext.lending.simulated.recorded_lends import RequestedLend
+    from vrm.ext.study.validation.replay import validate
 
     rows = [JobRow(0, "a", 1, 0.0, 0.0, 20.0, 600.0, "completed", cores="n0:0/0-7", nodes="n0", cores_per_task=8,
                    malleable=True, mates="2,3", lent=4 * 16.0 + 2 * 12.0, changes=2),
@@ -329,7 +329,7 @@ def test_a_live_run_in_which_two_borrow_of_one_that_ends_first_is_replayed() -> 
             JobRow(3, "a", 1, 0.0, 8.0, 30.0, 60.0, "completed", cores="n0:0/2-3", nodes="n0", cores_per_task=8,
                    malleable=True, mates="0", borrowed=2 * 22.0)]
     replayed = validate(rows, Rules(), Cluster.regular(1, 1, 8).nodes,
-                        lends=[AskedLend(4.0, 0, 2, 4), AskedLend(8.0, 0, 3, 2)])
+                        lends=[RequestedLend(4.0, 0, 2, 4), RequestedLend(8.0, 0, 3, 2)])
     assert [pair.simulated_run for pair in replayed.jobs] == pytest.approx([20, 28, 22])
     used = 8 * 4 + 8 * 16 + 6 * 10 + 8 * 2  # 0; 0 with the others; 2 and 3; 2
     run = StudyRun(Path("."), "", "", 0, JobTable.of(rows), (None, None, None), 8)
@@ -341,12 +341,12 @@ def test_a_live_run_in_which_two_borrow_of_one_that_ends_first_is_replayed() -> 
 def test_a_recorded_lend_is_left_out_where_nobody_waits_then(time: float) -> None:
     """In the replay the borrower has started at once: there was room for it. The simulation goes on."""
     from vrm.api import Machine, Rules, Timetable, simulate
-    from vrm.ext.lending.simulated.recorded_lends import AskedLend
+    from vrm.ext.lending.simulated.recorded_lends import RequestedLend
 
     def moves(now: float, ended: int, waiting: int) -> None:
         pytest.fail(f"a thousand events, and it is {now} s")
 
     jobs = [Submission(Job(0, "a", 1, 10, 0.0, malleable=True), 10.0), Submission(Job(1, "a", 1, 10, 0.0), 10.0),
             Submission(Job(2, "a", 1, 10, 20.0), 10.0)]
-    outcome = simulate(jobs, Machine.of(2), Rules(), timetable=Timetable(lends=[AskedLend(time, 0, 1, 1)]), progress=moves)
+    outcome = simulate(jobs, Machine.of(2), Rules(), timetable=Timetable(lends=[RequestedLend(time, 0, 1, 1)]), progress=moves)
     assert [row.start for row in sorted(outcome.jobs)] == [0.0, 0.0, 20.0]

@@ -21,10 +21,10 @@ from vrm.ext.forecast.files import RunFiles
 from vrm.model import Cluster, Dependency, Job
 from vrm.results.forecast import ManagerReport
 from vrm.results.jobs import read_jobs
-from vrm.results.places import PlacementText
+from vrm.results.placement_text import PlacementText
 from vrm.run.journal import codec
 from vrm.run.journal import files as journal
-from vrm.run.journal.past import replay
+from vrm.run.journal.history import replay
 from vrm.run.run import Run
 from vrm.run.state import State
 from vrm.scheduling import Scheduler, Start, make_backfilling, make_ordering, make_policy
@@ -51,7 +51,7 @@ def millionths(seconds: float) -> int:
 
 
 @dataclass(frozen=True)
-class Ran:
+class TimedRun:
     """A job of a live run as the journal tells of it, times in microseconds since the first
     submission (whole, so that they add up exactly), and its cores as jobs.csv names them."""
 
@@ -68,7 +68,7 @@ class Ran:
     after: tuple[Dependency, ...]
 
 
-def replayed(jobs: list[Ran], out: Path, **policies: Any) -> dict[int, tuple[int, str, str]]:
+def replayed(jobs: list[TimedRun], out: Path, **policies: Any) -> dict[int, tuple[int, str, str]]:
     """Start, nodes and cores of every job in virtual time, its estimate and run time given."""
     submissions = [Submission(Job(job.id, job.app, job.procs, job.estimate, job.submit,
                                   job.exclusive), job.end - job.start, job.after)
@@ -99,7 +99,7 @@ class Starts:
 
 
 def in_millionths(record: dict[str, Any], first: float) -> dict[str, Any]:
-    """A record of a journal with its times as those of `Ran`."""
+    """A record of a journal with its times as those of `TimedRun`."""
     times = {key: millionths(record[key] - first) for key in ("time", "submit") if key in record}
     lengths = {"estimate": millionths(record["estimate"])} if "estimate" in record else {}
     return {**record, **times, **lengths}
@@ -117,7 +117,7 @@ def moments(records: list[dict[str, Any]]) -> list[int]:
             < min(when[each] for each in known[number:])]
 
 
-def from_here(records: list[dict[str, Any]], jobs: list[Ran], rules: dict[str, Any]
+def from_here(records: list[dict[str, Any]], jobs: list[TimedRun], rules: dict[str, Any]
               ) -> tuple[set[int], dict[int, tuple[int, str, str]]]:
     """A state is made of a run's first records, copied, and runs on in virtual time: the ids of the
     jobs that had not started, and the starts of the copy."""
@@ -141,7 +141,7 @@ def from_here(records: list[dict[str, Any]], jobs: list[Ran], rules: dict[str, A
     return {job.id for job in jobs} - set(past.started), recorder.found
 
 
-def from_files(site: Site, records: list[dict[str, Any]], jobs: list[Ran]
+def from_files(site: Site, records: list[dict[str, Any]], jobs: list[TimedRun]
                ) -> dict[int, tuple[int, str, str]]:
     """The starts that a forecast of a run's first records gives which knows how long jobs take, of
     the jobs that had not started."""
@@ -167,13 +167,13 @@ def from_files(site: Site, records: list[dict[str, Any]], jobs: list[Ran]
             if job_id not in files.past.started}
 
 
-def decided(jobs: list[Ran]) -> dict[int, tuple[int, str, str]]:
+def decided(jobs: list[TimedRun]) -> dict[int, tuple[int, str, str]]:
     """Start, nodes and cores of every job in the live run."""
     return {job.id: (job.start, job.nodes, job.cores) for job in jobs}
 
 
 def live_run(site: Site, policy: str, fields: Sequence[str] = (),
-             **scheduling: Any) -> tuple[list[Ran], Path]:
+             **scheduling: Any) -> tuple[list[TimedRun], Path]:
     """The jobs run live on an emulated cluster, by id, and the heatmap in use; `fields` are what
     the first lines of the queue have behind their columns, and no jobs come without."""
     heatmap = site.root / "heatmap"
@@ -195,10 +195,10 @@ def live_run(site: Site, policy: str, fields: Sequence[str] = (),
     past, rows = replay(journal.read(site.log / "journal")), site.rows()
     assert sorted(past.ended) == sorted(rows) == list(range(len(jobs)))
     first = past.jobs[0].submit
-    return [Ran(job.id, job.app, job.procs, millionths(job.estimate), job.exclusive,
-                *(millionths(time - first) for time in (
+    return [TimedRun(job.id, job.app, job.procs, millionths(job.estimate), job.exclusive,
+                     *(millionths(time - first) for time in (
                     job.submit, past.started[job.id]["time"], past.ended[job.id]["time"])),
-                rows[job.id].nodes, rows[job.id].cores, past.details[job.id].after)
+                     rows[job.id].nodes, rows[job.id].cores, past.details[job.id].after)
             for job in past.jobs.values()], heatmap
 
 

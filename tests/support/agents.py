@@ -17,7 +17,7 @@ import pytest
 from conftest import LIMIT, descendants
 from vrm.live.launch.openmpi import OpenMPI
 from vrm.live.nodes.agents import Agents
-from vrm.live.nodes.outcomes import AgentEvent, NodeUp
+from vrm.live.nodes.agent_events import AgentEvent, NodeUp
 from vrm.live.relay.boot import MARK
 
 

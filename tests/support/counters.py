@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from vrm.ext.slurm.calls import jobs as front, names
-from vrm.ext.slurm.calls.answers import Answer, Call, Needs, Refused
-from vrm.ext.slurm.calls.counter import SubmittedJob
+from vrm.ext.slurm.calls.answers import Answer, Call, FileNeeded, CallRefused
+from vrm.ext.slurm.calls.handler import SubmittedJob
 from vrm.ext.steps.records import Step
 from vrm.model import JobState
 from vrm.model.forms.fields import made
@@ -94,9 +94,9 @@ def run(counter: Counter, *words_: str, env: dict[str, str] | None = None, scrip
     call = Call(words_[0], list(words_[1:]), "/work", env or {})
     try:
         reply = names.reply_to(call, counter)
-        if isinstance(reply, Needs):
+        if isinstance(reply, FileNeeded):
             reply = names.reply_to(replace(call, sent={reply.path: script}), counter)
-    except Refused as refused:
+    except CallRefused as refused:
         return Answer(err=f"{refused}\n", code=refused.code)
     assert isinstance(reply, Answer), reply
     return reply

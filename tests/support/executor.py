@@ -13,18 +13,18 @@ import pytest
 import yaml
 
 from vrm.config.schema import load
-from vrm.live.manager.takeover import takeup
+from vrm.live.manager.takeover import earlier_run
 from vrm.live.manager.liverun import Clock, LiveRun
 from vrm.live.manager.manager import Manager
 from vrm.live.manager.part import Part
-from vrm.live.nodes.nodewatch import NodeEvent, NodeWatch
-from vrm.live.nodes.outcomes import AgentOrder
+from vrm.live.nodes.node_watch import NodeEvent, NodeWatch
+from vrm.live.nodes.agent_events import AgentOrder
 from vrm.live.site.setup import prepare
 from vrm.live.spawn.messages import Ended, Event, LaunchRequest, Started
 from vrm.live.spawn.records import ExitStatus
 from vrm.live.spawn.spawner import Spawner
 from vrm.model import Cluster, RankSlot
-from vrm.run import control
+from vrm.run import command_files
 from vrm.run.rundir import RunDirectory
 from vrm.system.processes import read_stat
 from vrm.workload.grammar import parse_line
@@ -129,8 +129,8 @@ class Managed:
         self.manager = Manager(settings, dataclasses.replace(found, spawner=self.jobs, watch=self.agents, **site), self.run,
                                lambda kind, text: self.said.append(text), further=list(further))
         self.live = self.manager.live
-        past = takeup.past_of(self.run, False, self.live.tell, self.live.new_state)
-        self.live.go_on(past)
+        past = earlier_run.read_earlier_run(self.run, False, self.live.tell, self.live.new_state)
+        self.live.resume_from(past)
         self.state = self.live.state
         self.live.now = self.live.start_time = now
         self.live.clock = Still(self.live)
@@ -221,10 +221,10 @@ def states(managed: Managed) -> list[str]:
     return [entry.state.value for entry in managed.state.book.entries.values()]
 
 
-def asked(managed: Managed, now: float, **command: Any) -> control.Command:
+def asked(managed: Managed, now: float, **command: Any) -> command_files.Command:
     """The answer to a command file."""
-    name = control.send(managed.run, command)
+    name = command_files.send(managed.run, command)
     managed.turn(now, files=True)
-    reply = control.wait_reply(managed.run, name, 0)
+    reply = command_files.wait_reply(managed.run, name, 0)
     assert reply is not None
     return reply

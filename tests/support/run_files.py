@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from vrm.config.policies import make_scheduler
 from vrm.ext.forecast.files import RunFiles
-from vrm.ext.forecast.frozen import Frozen
+from vrm.ext.forecast.frozen import FrozenRun
 from vrm.config.schema import Settings, load
 from vrm.model import Cluster, Dependency, Job
 from vrm.model.job import ANY
@@ -87,7 +87,7 @@ def write(settings: Settings, records: Sequence[Event]) -> None:
     journal.close()
 
 
-def of_directory(settings: Settings) -> Frozen:
+def of_directory(settings: Settings) -> FrozenRun:
     """The run of these settings at this moment, whether a manager runs or not. RunError, with what to
     do, where there is none or its files cannot be read."""
     files = RunFiles(settings)

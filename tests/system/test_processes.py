@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from conftest import wait_until
-from vrm.system.processes import (Ending, Pid, SessionEnd, Strays, TagEnd, kill_groups, pids_with_environment,
+from vrm.system.processes import (ProcessEnding, Pid, SessionEnding, StraySessions, TaggedEnding, kill_groups, pids_with_environment,
                                   read_stat, session_members, sessions, signal_process, signal_session)
 
 READY = "print('ready', flush=True)\n"
@@ -47,7 +47,7 @@ def start() -> Iterator[Start]:
         process.stdout.close()
 
 
-def run_to_the_end(ending: Ending) -> int:
+def run_to_the_end(ending: ProcessEnding) -> int:
     """Poll an ending when it is due, as an event loop does; how many polls it took."""
     polls = 0
 
@@ -136,7 +136,7 @@ def test_a_process_whose_first_thread_has_ended_is_alive(start: Start) -> None:
                     + READY + "ctypes.CDLL(None).pthread_exit(None)\n")
     wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE, "a zombie")
     assert session_members(process.pid) == [process.pid]
-    ending = SessionEnd(process.pid, 0)
+    ending = SessionEnding(process.pid, 0)
     run_to_the_end(ending)
     assert process.wait() == -signal.SIGKILL
 
@@ -176,7 +176,7 @@ def test_environment_tag_finds_what_left_its_session(start: Start) -> None:
     for name, value in [("VRM_TEST", tag[:-1]), ("VRM_TEST", tag + "7"), ("RM_TEST", tag),
                         ("VRM_TEST", ""), ("TEST", tag)]:
         assert escaped not in pids_with_environment(name, value)
-    ending = TagEnd("VRM_TEST", tag, grace=60)
+    ending = TaggedEnding("VRM_TEST", tag, grace=60)
     run_to_the_end(ending)
     assert not ending.killed
     assert pids_with_environment("VRM_TEST", tag) == []
@@ -195,7 +195,7 @@ def test_a_recycled_number_is_not_signalled(start: Start) -> None:
     real = read_stat(process.pid).pid
     assert not signal_process(Pid(process.pid, real.started - 1), signal.SIGKILL)
     assert signal_session(process.pid, signal.SIGKILL, started=real.started - 1) == []
-    stale = SessionEnd(process.pid, 0, started=real.started - 1)
+    stale = SessionEnding(process.pid, 0, started=real.started - 1)
     assert stale.poll(0.0) and not stale.killed
     assert kill_groups([Pid(process.pid, real.started - 1, process.pid)], ()) == set()
     assert process.poll() is None
@@ -241,7 +241,7 @@ def test_spared_processes_are_not_signalled(start: Start) -> None:
 def test_grandchildren_in_their_own_groups_end(start: Start) -> None:
     process = start(family(4))
     assert len(session_members(process.pid)) == 9
-    ending = SessionEnd(process.pid, grace=60)
+    ending = SessionEnding(process.pid, grace=60)
     run_to_the_end(ending)
     assert not ending.killed
     assert ending.remaining == []
@@ -250,7 +250,7 @@ def test_grandchildren_in_their_own_groups_end(start: Start) -> None:
 
 def test_what_ignores_sigterm_is_killed_after_the_grace(start: Start) -> None:
     process = start(DEAF + family(2))
-    ending = SessionEnd(process.pid, grace=10)
+    ending = SessionEnding(process.pid, grace=10)
     assert not ending.poll(100.0)
     assert 100.0 < ending.deadline < 110.0
     for now in (100.1, 105.0, 109.9):
@@ -265,7 +265,7 @@ def test_what_ignores_sigterm_is_killed_after_the_grace(start: Start) -> None:
 
 def test_no_grace_kills_at_once(start: Start) -> None:
     process = start(READY + SLEEP)
-    ending = SessionEnd(process.pid, grace=0)
+    ending = SessionEnding(process.pid, grace=0)
     ending.poll(5.0)
     assert ending.killed
     assert process.wait() == -signal.SIGKILL
@@ -274,7 +274,7 @@ def test_no_grace_kills_at_once(start: Start) -> None:
 
 def test_the_supervisor_is_spared(start: Start) -> None:
     process = start(family(2))
-    run_to_the_end(SessionEnd(process.pid, grace=60, spare={process.pid}))
+    run_to_the_end(SessionEnding(process.pid, grace=60, spare={process.pid}))
     assert session_members(process.pid) == [process.pid]
     assert process.poll() is None
 
@@ -283,7 +283,7 @@ def test_a_stopped_process_ends_by_sigterm(start: Start) -> None:
     process = start(READY + SLEEP)
     os.kill(process.pid, signal.SIGSTOP)
     wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED, "stop")
-    ending = SessionEnd(process.pid, grace=60)
+    ending = SessionEnding(process.pid, grace=60)
     run_to_the_end(ending)
     assert not ending.killed
     assert process.wait() == -signal.SIGTERM
@@ -297,7 +297,7 @@ def test_what_is_born_of_sigterm_has_the_grace_and_is_killed_then(start: Start) 
                     "    else: os._exit(0)\n"
                     "signal.signal(signal.SIGTERM, more)\n" + READY +
                     "while True: time.sleep(600)\n")
-    ending = SessionEnd(process.pid, grace=60)
+    ending = SessionEnding(process.pid, grace=60)
     assert not ending.poll(100.0)
     assert process.wait() == 0
     assert not ending.poll(101.5) and len(ending.remaining) == 1
@@ -317,10 +317,10 @@ def test_a_shell_does_not_go_on_when_its_child_ends_first(start: Start, tmp_path
         shells.append(shell)
     for shell in shells:
         wait_until(lambda: len(session_members(shell.pid)) == 2, "the shell waits for its child")
-        ending = SessionEnd(shell.pid, grace=60)
+        ending = SessionEnding(shell.pid, grace=60)
         run_to_the_end(ending)
         assert shell.wait() == -signal.SIGTERM and not ending.killed
-        assert ending.told_at == pytest.approx(time.monotonic(), abs=60)
+        assert ending.signalled_at == pytest.approx(time.monotonic(), abs=60)
     assert not went_on.exists()
 
 
@@ -337,7 +337,7 @@ def test_the_oldest_group_has_time_to_end_the_others(start: Start, tmp_path: Pat
                     "if rank: print('ready', flush=True)\n"
                     "while True: time.sleep(600)\n")
     wait_until(lambda: len({pid.group for pid in session_members(process.pid)}) == 2, "two groups")
-    ending = SessionEnd(process.pid, grace=60)
+    ending = SessionEnding(process.pid, grace=60)
     ending.poll(100.0)
     wait_until(lambda: log.exists() and log.read_text() == "mpirun ", "the first is told")
     ending.poll(100.9)
@@ -356,7 +356,7 @@ def test_processes_that_multiply_are_ended(start: Start) -> None:
     process = start("import os\n" + READY +
                     "while True:\n"
                     "    if os.fork(): os._exit(0)\n")
-    run_to_the_end(SessionEnd(process.pid, grace=0))
+    run_to_the_end(SessionEnding(process.pid, grace=0))
     process.wait()
 
     def over() -> bool:
@@ -370,7 +370,7 @@ def test_processes_that_multiply_are_ended(start: Start) -> None:
 
 def test_many_sessions_end_with_one_look(start: Start) -> None:
     processes = [start(family(1)) for _ in range(10)]
-    endings = [SessionEnd(p.pid, grace=60) for p in processes]
+    endings = [SessionEnding(p.pid, grace=60) for p in processes]
 
     def over() -> bool:
         table = sessions()
@@ -380,7 +380,7 @@ def test_many_sessions_end_with_one_look(start: Start) -> None:
 
 
 def test_the_sessions_of_each_job_are_found(start: Start) -> None:
-    strays, run = Strays(), f"r1.{os.getpid()}"
+    strays, run = StraySessions(), f"r1.{os.getpid()}"
     env = {**os.environ, "VRM_RUN": run, "VRM_JOB_ID": "7"}
     first, second = (start(READY + SLEEP, env=env) for _ in range(2))
     start(READY + SLEEP, env={**env, "VRM_RUN": run + "2"})
@@ -397,7 +397,7 @@ def test_the_sessions_of_each_job_are_found(start: Start) -> None:
 
 def test_a_session_that_was_seen_before_its_program_is_found() -> None:
     """As one that a daemon makes for a rank: for a moment it is the daemon's process that is in it."""
-    strays, run = Strays(), f"r2.{os.getpid()}"
+    strays, run = StraySessions(), f"r2.{os.getpid()}"
     line = f"read go; exec env VRM_RUN={run} VRM_JOB_ID=7 sleep 60"
     with subprocess.Popen(["sh", "-c", line], stdin=subprocess.PIPE, start_new_session=True) as process:
         try:

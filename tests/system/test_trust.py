@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from conftest import Site, wait_until
-from vrm.run import control
+from vrm.run import command_files
 from vrm.run.rundir import RunDirectory
 from vrm.system import trust
 from vrm.system.errors import RunError
-from vrm.system.trust import distrust, leads_astray
+from vrm.system.trust import distrust, unsafe_variables
 
 NOBODY = 65534
 
@@ -236,13 +236,13 @@ def test_a_command_that_others_may_write_is_refused(tmp_path: Path, mode: int,
     run.create()
     before = os.umask(0)
     try:
-        name = control.send(run, {"do": "stop"})
+        name = command_files.send(run, {"do": "stop"})
     finally:
         os.umask(before)
     path = run.commands / name
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     path.chmod(mode)
-    (_, command), = control.take(run)
+    (_, command), = command_files.take(run)
     assert command["do"] == ("stop" if obeyed else "invalid")
 
 
@@ -250,7 +250,7 @@ def test_a_pipe_among_the_commands_blocks_nobody(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path, tmp_path, tmp_path / "state")
     run.create()
     os.mkfifo(run.commands / "1")
-    (_, command), = control.take(run)
+    (_, command), = command_files.take(run)
     assert command["do"] == "invalid"
 
 
@@ -277,15 +277,15 @@ def test_no_field_reaches_a_shell(site: Site, text: str, kind: str) -> None:
     "SLURM_CONF", "OMP_TOOL_LIBRARIES", "JAVA_TOOL_OPTIONS", "HOME", "CUDA_INJECTION64_PATH",
     "R_PROFILE", "GCONV_PATH", "I_MPI_HYDRA_BOOTSTRAP_EXEC"])
 def test_variables_that_start_other_programs(name: str) -> None:
-    assert leads_astray([name, "A"], "own") == ""
-    assert f"env={name}: " in leads_astray([name, "A"], "group")
-    assert "Trust: any" in leads_astray([name], "any")
+    assert unsafe_variables([name, "A"], "own") == ""
+    assert f"env={name}: " in unsafe_variables([name, "A"], "group")
+    assert "Trust: any" in unsafe_variables([name], "any")
 
 
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "OMP_PLACES", "CASE", "TMPDIR", "LC_ALL", "N",
                                   "RESOLUTION", "LDFLAGS_USED", "LEVEL", "RANKS", "TCASE"])
 def test_variables_that_do_not(name: str) -> None:
-    assert leads_astray([name], "any") == ""
+    assert unsafe_variables([name], "any") == ""
 
 
 def test_who_may_write_the_queue_cannot_start_other_programs(site: Site) -> None:

@@ -23,7 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from vrm.model import Dependency
 from vrm.model.job import ANY, resolved
 from vrm.model.quantities import fold, numbers, seconds_of
-from vrm.workload.following import SETTLED, Line, Position, QueueFollower
+from vrm.workload.queue_follower import SETTLED, Line, Position, QueueFollower
 from vrm.workload.grammar import LONGEST, LineError, QueueLine, parse_line
 from vrm.workload.replay import QueueReplay, replay
 from vrm.workload.writer_marker import WriterMarker, marker_path, writer_of

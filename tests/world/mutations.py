@@ -38,7 +38,7 @@ class Mutation(NamedTuple):
 ALL = (
     # What vrm has had: found by this world, or told by the commit that mended it.
     Mutation("a refused job is cancelled after a restart", ((
-        "vrm.run.book", "                if state is not entry.state:", "                if False:"),), "seed 7"),
+        "vrm.run.job_book", "                if state is not entry.state:", "                if False:"),), "seed 7"),
     Mutation("jobs.csv stays closed on a read-only disk", ((
         "vrm.results.jobs", "            with suppress(OSError):  # a disk that is", "            if True:  # a disk that is"), (
         "vrm.results.jobs", "        if self._torn is not None:\n", "        if False:\n")), "seed 11"),
@@ -55,16 +55,16 @@ ALL = (
     Mutation("signals and ends are compared by a clock that is set", ((
         "vrm.live.manager.jobs.verdict", "status.before(told)", "status.end < told"), (
         "vrm.live.manager.jobs.ends", "time.time(), time.monotonic(), **origin", "time.time(), time.time(), **origin"), (
-        "vrm.system.processes", "            self.told_at = time.monotonic()", "            self.told_at = time.time()")), "seed 100900"),
+        "vrm.system.processes", "            self.signalled_at = time.monotonic()", "            self.signalled_at = time.time()")), "seed 100900"),
     Mutation("a status is let go before the journal has it", ((
         "vrm.live.manager.jobs.ends", "if self.live.spawner.unwritten(status) and self.live.synced():", "if True:"),), "seed 2411"),
     Mutation("files of a start go before the journal says so", ((
         "vrm.live.manager.jobs.ends", "for path in self._left_by(job.id)) and self.live.synced():",
         "for path in self._left_by(job.id)):"),), "review of ends.py"),
     Mutation("a refusal that a crash kept out of the journal is forgotten", ((
-        "vrm.live.manager.takeover.continuing", "            if never:  # the machine", "            if False:  # the machine"),), "084f4bc5"),
+        "vrm.live.manager.takeover.resuming", "            if never:  # the machine", "            if False:  # the machine"),), "084f4bc5"),
     Mutation("a command is carried out again after a crash", ((
-        "vrm.live.manager.orders", "if name in self._done and not repeated else", "if False else"),), "9193622a"),
+        "vrm.live.manager.command_reader", "if name in self._done and not repeated else", "if False else"),), "9193622a"),
     Mutation("the lock is free while a launch is under way", ((
         "vrm.live.manager.manager", "            live.spawner.hold = (lock,)\n", "            live.spawner.hold = ()\n"),), "0.1"),
     Mutation("a supervisor lost before the job began begins it twice", ((
@@ -72,16 +72,16 @@ ALL = (
     Mutation("zeros amid records of which nobody knows are damage", ((
         "vrm.run.journal.files", "            if safe >= 0:\n", "            if False:\n"),), "seed 99"),
     Mutation("the first record of a journal is not synced alone", ((
-        "vrm.live.manager.takeover.continuing", "        live.journal.sync()  # the first", "        pass  # the first"),)),
+        "vrm.live.manager.takeover.resuming", "        live.journal.sync()  # the first", "        pass  # the first"),)),
     Mutation("a status of an earlier start in the same boot is that of the last one", ((
         "vrm.live.manager.takeover.recovery", " or not _before(status.tick, under, start):", " or True:"),), "seed 340"),
     Mutation("a marker of an earlier start in the same boot is that of the last one", ((
         "vrm.live.manager.takeover.recovery", " or _before(marker.tick, under, start - SOON)", ""),), "seed 795819536946"),
     Mutation("a command that has its answer is carried out by the next manager", ((
-        "vrm.run.control", "(over or (boot", "(False or (boot"), (
-        "vrm.run.control", "            remove(run, name)  # which", "            pass  # which")), "seed 795820256999"),
+        "vrm.run.command_files", "(over or (boot", "(False or (boot"), (
+        "vrm.run.command_files", "            remove(run, name)  # which", "            pass  # which")), "seed 795820256999"),
     Mutation("a job whose end was not recorded takes the cores of one that runs", ((
-        "vrm.live.manager.takeover.continuing", "past.running), key=self._order)", "past.running), key=lambda each: 0)"),), "seed 6"),
+        "vrm.live.manager.takeover.resuming", "past.running), key=self._order)", "past.running), key=lambda each: 0)"),), "seed 6"),
     Mutation("what was cut of jobs.csv comes back between its lines", ((
         "vrm.results.jobs", "                os.fsync(file.fileno())  # or", "                pass  # or"), (
         "vrm.results.jobs", "        os.fsync(self._file.fileno())  # see", "        pass  # see")), "seed 243"),
@@ -96,45 +96,45 @@ ALL = (
     Mutation("jobs start where a lost one may still run", ((
         "vrm.live.manager.jobs.launches", "sweeping(start.job.id, start.booking.placement)", "sweeping(start.job.id)"),), "seed 2148"),
     Mutation("a job whose marker went with the manager's machine runs on elsewhere", ((
-        "vrm.live.manager.takeover.continuing", "        if past.run:  # this", "        if False:  # this"),), "seed 1184"),
+        "vrm.live.manager.takeover.resuming", "        if past.run:  # this", "        if False:  # this"),), "seed 1184"),
     Mutation("what was on its way to a node that was given up is done there", ((
         "vrm.live.runner.runner", "        if now > heard + DOUBT:", "        if False:"), (
         "vrm.live.runner.runner", "            if not part or not self.more.poll(0):", "            if True:")), "seed 224"),
     Mutation("nobody hears the agent of this machine where others were left out", ((
-        "vrm.live.nodes.nodewatch", "(not self._alone or agents.begun)", "not self._alone"),), "seed 4016"),
+        "vrm.live.nodes.node_watch", "(not self._alone or agents.begun)", "not self._alone"),), "seed 4016"),
     Mutation("a relay that ends at once ends the manager", ((
         "vrm.live.relay.process", "        with contextlib.suppress(BrokenPipeError):  # it", "        if True:  # it"),), "seed 1150"),
     Mutation("a command file that a full disk cannot move stays for ever", ((
-        "vrm.live.manager.orders", "            if error.errno in control.DISK:", "            if False:"),), "reviewed"),
+        "vrm.live.manager.command_reader", "            if error.errno in command_files.DISK:", "            if False:"),), "reviewed"),
     Mutation("a job that may run on another node starts here before that is swept", ((
-        "vrm.live.manager.takeover.continuing", "filter(self._may_be_left, chain(past.started, past.again))", "()"),), "seed 6040"),
+        "vrm.live.manager.takeover.resuming", "filter(self._may_be_left, chain(past.started, past.again))", "()"),), "seed 6040"),
     Mutation("only the next manager knows that a job may still run on another node", ((
-        "vrm.live.manager.takeover.continuing", "filter(self._may_be_left, chain(past.started, past.again))",
+        "vrm.live.manager.takeover.resuming", "filter(self._may_be_left, chain(past.started, past.again))",
         "[job.id for job, _ in past.running if self._may_be_left(job.id)]"),), "seed 795887545587"),
     Mutation("a script that the disk does not take now is refused", ((
         "vrm.live.manager.jobs.intake", "            if again and error.errno in DISK:\n", "            if False:\n"),), "seed 7466"),
     Mutation("the name of a script's copy is not on disk", ((
-        "vrm.run.rundir", "        os.replace(temporary, path)\n        sync_names(self.scripts)\n", "        os.replace(temporary, path)\n"), (
-        "vrm.run.rundir", "                sync_names(self.scripts)  # who", "                pass  # who")), "seed 6063"),
+        "vrm.run.rundir", "        os.replace(temporary, path)\n        sync_directory(self.scripts)\n", "        os.replace(temporary, path)\n"), (
+        "vrm.run.rundir", "                sync_directory(self.scripts)  # who", "                pass  # who")), "seed 6063"),
     Mutation("a job that could not be forked has failed for the next manager", ((
-        "vrm.live.manager.takeover.continuing", 'if running.intent in ("", "timeout") and self._may_start', "if False and self._may_start"),), "seed 6282"),
+        "vrm.live.manager.takeover.resuming", 'if running.intent in ("", "timeout") and self._may_start', "if False and self._may_start"),), "seed 6282"),
     Mutation("others have the cores of a job that failed on another node before that is swept", ((
-        "vrm.live.nodes.nodewatch", "lost=not well", "lost=False"),), "seed 795835153643"),
+        "vrm.live.nodes.node_watch", "lost=not well", "lost=False"),), "seed 795835153643"),
     Mutation("the session of a supervisor that has ended is known by its number alone", ((
         "vrm.live.manager.jobs.launches", "event.supervisor_pid, event.leader\n", "event.supervisor_pid, None\n"),), "seed 795840948495"),
     Mutation("a job whose cores others have when it is taken over is not swept", ((
         "vrm.live.manager.jobs.ends", "        else:\n            self.live.watch.sweep(", "        elif not running.former:\n            self.live.watch.sweep("),), "seed 795817095401"),
     Mutation("a command that the death of the machine brought back is carried out", ((
-        "vrm.run.control", "(boot and _of_before(command, boot))", "False"),), "seed 795823051152"),
+        "vrm.run.command_files", "(boot and _of_before(command, boot))", "False"),), "seed 795823051152"),
     Mutation("a supervisor that has an end to write keeps its job from the next start", ((
         "vrm.live.spawn.spawner", " and not marker.end_idle(DYING)", ""),), "seed 795823061072"),
     Mutation("who has its cores back leaves them to its borrower when it ends", ((
-        "vrm.run.journal.past", "    if all(each.lender != found.lender", "    if False and all(each.lender != found.lender"),), "seed 795823056036"),
+        "vrm.run.journal.history", "    if all(each.lender != found.lender", "    if False and all(each.lender != found.lender"),), "seed 795823056036"),
     Mutation("lent cores keep the numbers that they had among other nodes", ((
-        "vrm.live.manager.takeover.continuing", "            codec.move_lends(", "            (lambda *_: None)("), (
-        "vrm.run.journal.past", "        move_lends(lends, [", "        (lambda *_: None)(lends, [")), "seed 795823058256"),
+        "vrm.live.manager.takeover.resuming", "            codec.move_lends(", "            (lambda *_: None)("), (
+        "vrm.run.journal.history", "        move_lends(lends, [", "        (lambda *_: None)(lends, [")), "seed 795823058256"),
     Mutation("a command is taken back that a manager carries out", ((
-        "vrm.run.control", "fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)", "pass"),), "seed 795830863443"),
+        "vrm.run.command_files", "fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)", "pass"),), "seed 795830863443"),
     # Others.
     Mutation("a job starts on lent cores before they are clear", ((
         "vrm.ext.lending.part", "if all(each.phase == LENT for each in", "if True or all(each.phase == LENT for each in"),)),
@@ -144,7 +144,7 @@ ALL = (
     Mutation("a coupled job has the ranks of its first program only", ((
         "vrm.live.manager.jobs.launches", "for (path, own, _), part in zip(wrapped, job.parts)]", "for (path, own, _), part in zip(wrapped[:1], job.parts)]"),)),
     Mutation("a replay does not know on how many ranks a moldable job runs", ((
-        "vrm.run.journal.past", 'record.get("as")', "None"),)),
+        "vrm.run.journal.history", 'record.get("as")', "None"),)),
     Mutation("scancel ends nothing that waits", ((
         "vrm.ext.slurm.scancel", "counter.cancel(job.id, number if running else 0)", "job.state is JobState.QUEUED or counter.cancel(job.id, number)"),)),
     Mutation("the journal is not synced", ((
@@ -162,7 +162,7 @@ ALL = (
     Mutation("the intent to end a job is not synced", ((
         "vrm.live.manager.jobs.ends", "**origin)\n            self.live.synced()\n        if running.away", "**origin)\n        if running.away"),)),
     Mutation("commands are answered before they are on disk", ((
-        "vrm.live.manager.orders", '        self.live.journal.sync()\n        if command.get("unasked")', '        if command.get("unasked")'),)),
+        "vrm.live.manager.command_reader", '        self.live.journal.sync()\n        if command.get("unasked")', '        if command.get("unasked")'),)),
     Mutation("a status in the marker is not looked for", ((
         "vrm.live.manager.takeover.recovery", "            status = _status_in(run.marker(job_id), job_id, under, start)  # written", "            pass  # written"),)),
     Mutation("the status is looked for before the supervisor", ((
@@ -174,19 +174,19 @@ ALL = (
     Mutation("a process is known by its number alone", ((
         "vrm.live.spawn.records", "stat is not None and stat.pid.started == self.started and", "stat is not None and"),)),
     Mutation("a job that never began has failed", ((
-        "vrm.live.manager.takeover.continuing", '        if running.intent in ("cancel", "stop"):\n', "        if True:\n"),)),
+        "vrm.live.manager.takeover.resuming", '        if running.intent in ("cancel", "stop"):\n', "        if True:\n"),)),
     Mutation("jobs that a stop ended do not run again", ((
-        "vrm.live.manager.takeover.continuing", "wanted = unsuccessful if failed else stopped", "wanted = unsuccessful if failed else (lambda entry: False)"),)),
+        "vrm.live.manager.takeover.resuming", "wanted = ended_unsuccessfully if failed else stopped", "wanted = ended_unsuccessfully if failed else (lambda entry: False)"),)),
     Mutation("the manager before has told a job to end, and this one does not", ((
-        "vrm.live.manager.takeover.continuing", "found.what == recovery.RUNNING and intent:", "found.what == recovery.RUNNING and False:"),)),
+        "vrm.live.manager.takeover.resuming", "found.what == recovery.RUNNING and intent:", "found.what == recovery.RUNNING and False:"),)),
     Mutation("cores are free before the processes are gone", ((
         "vrm.live.manager.jobs.ends", "            self.end_session(running, grace)\n",
-        "            self.end_session(running, grace)\n            self.live.state.vacate(running.job.id)\n            self.live.changed = True\n"),)),
+        "            self.end_session(running, grace)\n            self.live.state.release_cores(running.job.id)\n            self.live.changed = True\n"),)),
     Mutation("what a lost supervisor's job has left runs on", ((
         "vrm.live.manager.jobs.ends", "        else:\n            self.end_session(running)\n\n    def look",
         "        else:\n            self._session_gone(running)\n\n    def look"),)),
     Mutation("a supervisor does not see that something is left", ((
-        "vrm.live.spawn.supervisor", "    clean = alone and starting.childless()\n", "    clean = True\n"),)),
+        "vrm.live.spawn.supervisor", "    clean = alone and starting.has_no_children()\n", "    clean = True\n"),)),
     Mutation("nobody looks for what a run has left", ((
         "vrm.live.manager.manager", "        while left and not ending.poll", "        while False and not ending.poll"), (
         "vrm.live.manager.records.records", "        for outcome in outcomes:\n", "        for outcome in ():\n"))),
@@ -194,16 +194,16 @@ ALL = (
         "vrm.live.spawn.supervisor", "    while problem is not None and time.monotonic() < last", "    while False and time.monotonic() < last"),)),
     Mutation("exit status 0 after a signal is success", ((
         "vrm.live.manager.jobs.verdict", "status.ok and status.before(told) and", "status.ok and"),)),
-    Mutation("retries are not counted", (("vrm.run.book", "        entry.tries += retry\n", ""),)),
+    Mutation("retries are not counted", (("vrm.run.job_book", "        entry.tries += retry\n", ""),)),
     Mutation("the end of a job is told before it is on record", ((
         "vrm.live.spawn.supervisor", "    release(kept)\n    problem = record(marker, status, text, sync)\n", "    problem = None\n"),)),
     Mutation("a hold is not recorded", (("vrm.run.state", '        self.record("hold", id=job_id)\n', ""),)),
     Mutation("a start that was taken back is not forgotten", ((
-        "vrm.run.journal.past", '    past.forget(record["id"])\n    past.state.back', "    past.state.back"),)),
+        "vrm.run.journal.history", '    past.forget(record["id"])\n    past.state.back', "    past.state.back"),)),
     Mutation("dependents of a job that ended are not told", ((
-        "vrm.run.book", "        return self.dependencies.settle(entry, state, now)\n\n    def again", "        entry.state = state\n        return []\n\n    def again"),)),
+        "vrm.run.job_book", "        return self.dependencies.settle(entry, state, now)\n\n    def again", "        entry.state = state\n        return []\n\n    def again"),)),
     Mutation("a command file is written in place", ((
-        "vrm.run.control", '        write_json(run.commands / name, {**command, "host": os.uname().nodename, "boot": boot_id()}, private=True)',
+        "vrm.run.command_files", '        write_json(run.commands / name, {**command, "host": os.uname().nodename, "boot": boot_id()}, private=True)',
         "        (run.commands / name).write_text(json.dumps(command))"),)),
     Mutation("a marker is written in place", ((
         "vrm.live.spawn.supervisor", "    write(old, text, True, False)\n    os.rename(old, path)\n", "    write(path, text, True, False)\n"),)),
@@ -215,12 +215,12 @@ ALL = (
     Mutation("the walltime of jobs is not looked at after a restart", ((
         "vrm.live.manager.jobs.ends", "            elif running.begun and not running.warned and now", "            elif running.session is not None and not running.taken_over and not running.warned and now"),)),
     Mutation("a call is answered before it is on disk", ((
-        "vrm.ext.slurm.calls.door", "        if not self.live.synced():\n            return  # they wait", "        if False:\n            return  # they wait"),)),
+        "vrm.ext.slurm.calls.server", "        if not self.live.synced():\n            return  # the replies wait until the disk accepts the journal", "        if False:\n            return  # the replies wait until the disk accepts the journal"),)),
     Mutation("a client whose manager was lost calls under another name", ((
         "vrm.ext.slurm.calls.client", "        return by_files(lost.call, run, lost.given)", '        return by_files(replace(lost.call, token=f"{lost.call.token}0"), run, lost.given)'),)),
     Mutation("the next manager does not know the jobs of a call", ((
-        "vrm.ext.slurm.calls.door", "        self.counter.known = past.by_command\n", ""), (
-        "vrm.ext.slurm.calls.door", "        self.afar.done = set(past.commands)\n", "        self.afar.done = set()\n"))),
+        "vrm.ext.slurm.calls.server", "        self.counter.known = past.by_command\n", ""), (
+        "vrm.ext.slurm.calls.server", "        self.afar.done = set(past.commands)\n", "        self.afar.done = set()\n"))),
 )
 """Those that the world must find."""
 
@@ -307,7 +307,7 @@ class Elsewhere(NamedTuple):
 ELSEWHERE: dict[str, Elsewhere] = {
     "the manager before has told a job to end, and this one does not": Elsewhere(
         "a manager has to be killed between the record of a reason and the signal: the two are some calls apart",
-        "tests/live/manager/takeover/test_continuing.py::test_what_the_manager_before_was_to_end_is_ended_by_the_next_one"),
+        "tests/live/manager/takeover/test_resuming.py::test_what_the_manager_before_was_to_end_is_ended_by_the_next_one"),
     "a status is let go before the journal has it": Elsewhere(
         "the disk has to refuse a status and then the journal, and its manager to die before it takes that",
         "tests/live/manager/jobs/test_ends.py::test_nothing_of_a_start_goes_while_the_journal_does_not_say_that_the_job_waits_again"),
@@ -316,7 +316,7 @@ ELSEWHERE: dict[str, Elsewhere] = {
         "tests/live/manager/takeover/test_recovery.py::test_what_came_back_of_an_earlier_start_in_the_same_boot_is_not_that_of_this_one"),
     "a command that has its answer is carried out by the next manager": Elsewhere(
         "the disk has to refuse the removal of a command file, and its manager to die then",
-        "tests/run/test_control.py::test_a_command_whose_answer_is_there_is_not_carried_out_again"),
+        "tests/run/test_command_files.py::test_a_command_whose_answer_is_there_is_not_carried_out_again"),
     "what was cut of jobs.csv comes back between its lines": Elsewhere(
         "the machine has to die after a cut and bring some sectors of a line to disk that crosses two of them",
         "tests/results/test_jobs.py::test_what_is_cut_off_is_gone_from_the_disk_before_something_comes_in_its_place"),
@@ -325,13 +325,13 @@ ELSEWHERE: dict[str, Elsewhere] = {
         "tests/live/nodes/test_agents.py::test_a_node_that_was_lost_for_a_moment_answers_again_when_it_is_swept"),
     "a job that may run on another node starts here before that is swept": Elsewhere(
         "the manager's machine has to die with a job on another node whose runner outlives that, and its next start to be on the manager's own",
-        "tests/live/manager/takeover/test_continuing.py::test_nodes_are_swept_of_what_the_manager_before_may_have_left_and_what_it_had_started_starts_nowhere_before"),
+        "tests/live/manager/takeover/test_resuming.py::test_nodes_are_swept_of_what_the_manager_before_may_have_left_and_what_it_had_started_starts_nowhere_before"),
     "only the next manager knows that a job may still run on another node": Elsewhere(
         "the manager's machine has to die with a job on another node, its marker to be torn, and the next manager to be killed before the sweep",
-        "tests/live/manager/takeover/test_continuing.py::test_what_nobody_has_seen_end_starts_nowhere_before_the_nodes_are_swept_even_if_another_manager_was_killed_meanwhile"),
+        "tests/live/manager/takeover/test_resuming.py::test_what_nobody_has_seen_end_starts_nowhere_before_the_nodes_are_swept_even_if_another_manager_was_killed_meanwhile"),
     "a command that the death of the machine brought back is carried out": Elsewhere(
         "the removal of a command file has to be in the log of the disk, and that of its answer's folder not",
-        "tests/run/test_control.py::test_a_command_that_the_death_of_the_machine_brings_back_is_not_carried_out"),
+        "tests/run/test_command_files.py::test_a_command_that_the_death_of_the_machine_brings_back_is_not_carried_out"),
     "who has its cores back leaves them to its borrower when it ends": Elsewhere(
         "a lender has to end between the return of its cores and the end of the job that had them",
         "tests/run/test_lends.py::test_who_has_taken_its_cores_back_and_ends_leaves_nothing_to_the_borrower"),

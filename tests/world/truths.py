@@ -39,11 +39,11 @@ def vrm() -> SimpleNamespace:
             found[member] = import_module(f"{module}.{member}")
         except ImportError:
             found[member] = getattr(import_module(module), member)
-    found["lending_job"] = import_module("vrm.ext.lending.job")
+    found["lending_job"] = import_module("vrm.ext.lending.job_variables")
     from world.actors import Screen, StandardInput
     for order, each in (("masks", found["masks"]), ("pause", found["pausing"]), ("use", found["use"])):
-        found["agent"].BROUGHT[order] = each  # what comes as text is not loaded into the machine
-    found["node_agent"].text_of = lambda path: ""
+        found["agent"].EXTENSION_MODULES[order] = each  # what comes as text is not loaded into the machine
+    found["agent_connection"].text_of = lambda path: ""
     found["masks"].MaskSetter.last, found["pausing"].Pauser.last = loading.PerProcess(dict), loading.PerProcess(dict)
 
     def nothing() -> None:
@@ -86,9 +86,9 @@ _USED = (
     "ext.lending.nodes.pausing",
     "live.launch.base.make_launcher",
     "live.launch.openmpi.OpenMPI",
-    "live.launch.script.Scripts",
+    "live.launch.script.ScriptLauncher",
     "live.nodes.agents",
-    "live.nodes.node_agent",
+    "live.nodes.agent_connection",
     "live.relay.relay",
     "live.runner.agent",
     "live.runner.runner",
@@ -101,11 +101,11 @@ _USED = (
     "model.job.Infeasible",
     "model.Node",
     "results.jobs.read_jobs",
-    "run.control",
+    "run.command_files",
     "run.journal.codec",
     "run.journal.files",
-    "run.journal.folded",
-    "run.journal.past.replay",
+    "run.journal.combined_records",
+    "run.journal.history.replay",
     "run.rundir.RunDirectory",
     "system.errors.RunError",
 )
@@ -142,7 +142,7 @@ def manager_of(world: World) -> Any:
     scheduler = house.make_scheduler(settings, cluster)
     launcher = (house.OpenMPI("/usr/bin/mpirun", (4, 1, 6), loading.ENVIRONMENT, emulated=True) if world.plan.mpi else
                 house.make_launcher(settings.launcher, emulated=True, topologies={}, base=loading.ENVIRONMENT))
-    scripts = house.Scripts.detect(settings.launcher, True, {}, loading.ENVIRONMENT)
+    scripts = house.ScriptLauncher.detect(settings.launcher, True, {}, loading.ENVIRONMENT)
     scripts.launcher = launcher
     site = house.Site(cluster, True, scheduler, launcher, house.make_room(settings, cluster, scheduler), scripts=scripts,
                       allocation=f"slurm 7 again {world.allocation}" if world.plan.batch else "")
@@ -169,7 +169,7 @@ def unfolded(data: bytes) -> bytes:
         return data
     house = vrm()
     try:
-        records = house.folded.unfolded(house.files.parsed(data, "journal"))
+        records = house.combined_records.unfolded(house.files.parsed(data, "journal"))
         return b"".join(house.files._encode({**each, "sum": ""}).encode() + b"\n" for each in records)
     except ValueError:
         return data  # who reads all of it says what is wrong
@@ -630,11 +630,11 @@ def answer(world: World, told: Told) -> None:
         stops = told.sent["do"] == "stop"
         if stops:
             world.history.stop()
-        told.name = house.control.send(run, told.sent)
-        told.reply = house.control.answered(run, told.name, 10.0, 0.0 if stops else None)
+        told.name = house.command_files.send(run, told.sent)
+        told.reply = house.command_files.answered(run, told.name, 10.0, 0.0 if stops else None)
         told.ids = ((told.reply or {}).get("ids", []) if told.sent["do"] == "submit" else [])
         if told.reply is None and told.sent["do"] == "submit":
-            told.ids = house.files.made_by(run.journal, told.name)
+            told.ids = house.files.jobs_of_command(run.journal, told.name)
         elif told.ids and (told.reply or {}).get("ok") and told.name.encode() not in world.history.known(disk=True):
             world.history.say(f"a user is told {told.reply}, and the disk does not have {told.ids}")
     except (house.RunError, OSError):
@@ -649,7 +649,7 @@ def slurm(world: World, told: Told) -> int:
     """A command of Slurm, as a client gives it: through the manager's socket, or by command files, as from another node."""
     house, process = vrm(), K.current
     words = told.act.value
-    told.name = house.control.new_name()
+    told.name = house.command_files.new_name()
     kind = {"sbatch": "submit", "scancel": "cancel", "squeue": "squeue"}.get(words[0], words[1])
     held = "-H" in words
     told.begin({"do": kind, "held": held}, K.now)
@@ -849,7 +849,7 @@ def _judge_told(world: World, past: Any) -> None:
             if ok and (sorted(told.ids) != sorted(made) if told.act.kind == "submit" else not set(told.ids) <= set(made)):
                 history.say(f"a user was told of jobs {told.ids}, and the command has made {made}")
             if not told.ids and past.by_command.get(told.name) and not (
-                    told.reply and ("refused" in told.reply["text"] or told.reply["text"] == house.control.TAKEN)):
+                    told.reply and ("refused" in told.reply["text"] or told.reply["text"] == house.command_files.TAKEN)):
                 history.say(f"a user was told {told.reply}, and there are the jobs {past.by_command[told.name]}")
         elif kind == "cancel" and ok and "-tPENDING" not in (told.act.value if told.act.kind == "slurm" else ()) and not any(
                 act.kind == "requeue" or "requeue" in (act.value if act.kind == "slurm" else ()) for act in world.plan.acts):

@@ -74,7 +74,7 @@ class World:
         self.lasting = sum(act.value == "all" for act in plan.acts)
         self._refuse_forks = 0
         self._slow_until = 0.0
-        self.put_off = 0
+        self.postpone = 0
         self.allocation = 1           # of the batch system: which one
         self.found: set[str] = set()  # command files that were there when the life began
         self.watching = 0.0  # since when a manager has run without a pause
@@ -389,7 +389,7 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
         if happened is False:
             self._put_off(fault)
         else:
-            self.put_off = 0
+            self.postpone = 0
             self.kinds[fault.kind] = self.kinds.get(fault.kind, 0) + 1
 
     def _edge(self) -> None:
@@ -431,12 +431,12 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
 
     def _put_off(self, fault: Fault) -> None:
         """There is nothing for a fault to happen to: it waits, and the others behind it."""
-        self.put_off += 1
-        if self.put_off < MOST_PUT_OFF:
+        self.postpone += 1
+        if self.postpone < MOST_PUT_OFF:
             self.faults.insert(0, fault._replace(gap=1 + int(K.chance.random() * 30)))
             self._next_fault()
         else:
-            self.put_off = 0
+            self.postpone = 0
 
     def _kill(self, fault: Fault) -> bool:
         """kill -9 of a process of a kind."""
@@ -608,10 +608,10 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
         return True
 
     def _do_stall(self, fault: Fault) -> bool:
-        return self._stall(fault, "spawner", "supervisor", "stand_in", "relay", "ssh", "be_agent", "agent", "client")  # see reliability.md for runners
+        return self._stall(fault, "spawner", "supervisor", "stand_in", "relay", "ssh", "serve_agent", "agent", "client")  # see reliability.md for runners
 
     def _do_stall_agent(self, fault: Fault) -> bool:
-        return self._stall(fault, "be_agent")
+        return self._stall(fault, "serve_agent")
 
     def _stall(self, fault: Fault, *roles: str) -> bool:
         found = [process for process in K.processes.values() if process.role in roles and not process.dead and not process.stopped]

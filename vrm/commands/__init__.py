@@ -1,1 +1,2 @@
-"""Groups of commands, a file each: arguments, calls, what is printed. As thin as `vrm/cli.py`."""
+"""Groups of commands, one module each: arguments, calls and output. They contain no other logic, like
+`vrm/cli.py`."""

@@ -1,4 +1,4 @@
-"""`vrm help` and the overview of all commands."""
+"""The command `vrm help` and the overview of all commands."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vrm.commands.parsing import Parser, command, meant
-from vrm.commands.shared import of_extension
+from vrm.commands.shared import extension_option
 
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Begin", ("init", "check", "doctor", "npb")),
@@ -22,10 +22,10 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
 EVERYDAY: tuple[tuple[str, str], ...] = (
     ("Begin", "init check"), ("Run", "run submit cancel requeue script stop"),
     ("Look", "queue status log top forecast"), ("Decide", "advise simulate report"), ("Help", "help"))
-"""What `vrm --help` shows of them."""
+"""The commands that `vrm --help` shows, in groups."""
 
 FORMER = {"doctor": "check --deep", "explain": "forecast ID --why", "whatif": "advise --sizes"}
-"""Commands that do what others do with an option; both words are understood."""
+"""Commands that are the same as another command with an option; both forms work."""
 
 SHORT = """vrm runs your own queue of MPI jobs on the cores you have, in your order.
 
@@ -39,12 +39,12 @@ There is no vrm.yaml here. With -c FILE a configuration elsewhere is used."""
 
 
 def short() -> str:
-    """What `vrm` says where there is nothing to run."""
+    """Return the text that `vrm` prints where there is nothing to run."""
     return SHORT
 
 
 def overview(parser: Parser, whole: bool = False) -> str:
-    """The everyday commands in groups, or the `whole` of them with the options of a run."""
+    """Return the everyday commands in groups, or all commands and the options of a run (`whole`)."""
     known = parser.commands()
     parts = [parser.format_usage().strip(), SHORT.partition("\n")[0]]
     helps = {action.dest: action.help for every in parser._actions
@@ -73,7 +73,7 @@ def overview(parser: Parser, whole: bool = False) -> str:
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
-    """Add the command to the program's."""
+    """Add the `help` command to the program's."""
     parser = command(
         commands, "help", show, "explain vrm or one of its commands", [],
         "vrm help submit\nvrm help --all\nvrm help simulate --all\nvrm help config\nvrm help --man > vrm.1",
@@ -86,11 +86,11 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 
 def show(arguments: argparse.Namespace) -> int:
-    """Print the help of the command that is named; 0."""
+    """Print the help of the named command; return 0."""
     from vrm.cli import parser as whole
 
     if arguments.words == ["config"]:
-        from vrm.scheduling.added_keys import described
+        from vrm.scheduling.extension_keys import described
         print(reference() + described(), end="")
         return 0
     found = whole()
@@ -100,11 +100,11 @@ def show(arguments: argparse.Namespace) -> int:
             arguments.parser.error(f"there is no command `{' '.join(arguments.words)}`"
                                    + meant(word, list(below)))
         found = below[word]
-    print(of_extension("man")(found) if arguments.man else found.format_help(arguments.all), end="")
+    print(extension_option("man")(found) if arguments.man else found.format_help(arguments.all), end="")
     return 0
 
 
 def reference() -> str:
-    """The configuration with every key, its default and what it means."""
-    inside = Path(__file__).parent.parent / "config" / "reference.yaml"  # setup.py puts it there in a wheel
+    """Return the reference configuration: every key, its default and its meaning."""
+    inside = Path(__file__).parent.parent / "config" / "reference.yaml"  # in a wheel, setup.py puts it there
     return (inside if inside.exists() else inside.parents[2] / "config" / "reference.yaml").read_text(encoding="utf-8")

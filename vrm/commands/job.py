@@ -1,4 +1,4 @@
-"""`vrm submit`, `cancel`, `hold`, `release`, `requeue` and `stop`: what a running manager is asked."""
+"""Requests to a running manager: `vrm submit`, `cancel`, `hold`, `release`, `requeue` and `stop`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from collections.abc import Callable
 
 from vrm.commands.parsing import command
-from vrm.commands.shared import CannotRun, job_ids, of_extension, programs, run_of, seconds, settings_of
+from vrm.commands.shared import CannotRun, job_ids, extension_option, programs, run_of, seconds, settings_of
 
 if TYPE_CHECKING:
     from vrm.model.forms.fields import Field, Option
@@ -66,7 +66,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 
 def _add_fields(add: Callable[..., Any]) -> None:
-    """The fields of a job as options."""
+    """Add the fields of a job as options."""
     for field, option in _options():
         how: dict[str, Any] = {"metavar": option.value} if option.value else {
             "action": "store_const", "const": "1"}
@@ -79,15 +79,15 @@ def _add_fields(add: Callable[..., Any]) -> None:
 
 
 def _options() -> list[tuple[Field, Option]]:
-    """The fields of a job that are options of `vrm submit`."""
+    """Return the fields of a job that are options of `vrm submit`."""
     from vrm.model.forms.fields import ADDED, TABLE
-    from vrm.workload.added import load_all
+    from vrm.workload.extension_fields import load_all
     load_all()
     return [(field, field.option) for field in (*TABLE, *ADDED.values()) if field.option is not None]
 
 
 def submit(arguments: argparse.Namespace) -> int:
-    """Give a running manager a job; the words are checked as a line of a queue file is."""
+    """Send a job to a running manager; its values are checked like a line of a queue file."""
     from vrm.workload.grammar import LineError, parse_line
 
     if arguments.arguments and arguments.args is not None:
@@ -102,13 +102,13 @@ def submit(arguments: argparse.Namespace) -> int:
     if arguments.test_only:
         if arguments.wait:
             raise CannotRun("--test-only submits nothing to wait for: leave out --wait")
-        return int(of_extension("test-only")(arguments, line))
+        return int(extension_option("test-only")(arguments, line))
     if arguments.json:
         raise CannotRun("--json needs --test-only")
     if not arguments.urgent and (arguments.yes or arguments.by is not None):
         raise CannotRun(f"--{'yes' if arguments.yes else 'by'} needs --urgent")
-    wait = of_extension("wait") if arguments.wait else None
-    granted = of_extension("urgent")(arguments, line) if arguments.urgent else None
+    wait = extension_option("wait") if arguments.wait else None
+    granted = extension_option("urgent")(arguments, line) if arguments.urgent else None
     status, name = asked(arguments, {"do": "submit", "line": line})
     if granted is not None and not status:
         status = granted(name)
@@ -116,7 +116,7 @@ def submit(arguments: argparse.Namespace) -> int:
 
 
 def _app(arguments: argparse.Namespace) -> str:
-    """The program as a queue line names it. Raises CannotRun for a path where only names are allowed."""
+    """Return the program as a queue line names it. Raises CannotRun for a path if only names are allowed."""
     app: str = os.path.abspath(arguments.app) if "/" in arguments.app else arguments.app
     known = settings_of(arguments).applications if "/" in arguments.app or arguments.file else None
     if (known is not None and not arguments.file
@@ -129,8 +129,8 @@ def _app(arguments: argparse.Namespace) -> str:
 
 
 def _line(arguments: argparse.Namespace) -> str:
-    """The line of a queue file that says what the options say."""
-    from vrm.model.forms.kinds import EACH, PATH
+    """Return the options as a line of a queue file."""
+    from vrm.model.forms.field_types import EACH, PATH
 
     columns = [_app(arguments), arguments.procs]
     if arguments.seconds is not None or arguments.exclusive:
@@ -149,7 +149,7 @@ def _line(arguments: argparse.Namespace) -> str:
 
 
 def each(arguments: argparse.Namespace) -> int:
-    """Do to jobs what the command is called."""
+    """Carry out `cancel`, `hold`, `release` or `requeue` for the named jobs."""
     from vrm.commands.naming import ids_for
 
     arguments.ids = ids_for(arguments, arguments.ids)
@@ -159,17 +159,17 @@ def each(arguments: argparse.Namespace) -> int:
 
 
 def requeue(arguments: argparse.Namespace) -> int:
-    """Let jobs wait again: by the manager, or where none runs, by the next one."""
+    """Make jobs wait again: through the running manager, or through the next one if none runs."""
     from vrm.model.quantities import fold
 
     wanted: dict[str, Any] = {"do": "requeue", "ids": arguments.ids}
     run = run_of(arguments)
     if run.manager_runs():
         return ask(arguments, wanted)
-    from vrm.run import control
+    from vrm.run import command_files
     from vrm.run.journal import files as journals
-    from vrm.run.journal.past import replay
-    from vrm.run.again import unsuccessful
+    from vrm.run.journal.history import replay
+    from vrm.run.requeue import ended_unsuccessfully
     from vrm.run.entry import LINE
     try:
         past = replay(journals.records(run.journal), run.journal)
@@ -178,7 +178,8 @@ def requeue(arguments: argparse.Namespace) -> int:
         raise CannotRun(f"{damaged}{error}") from error
     entries = past.state.book.entries
     ended = {job_id for job_id in past.ended if entries[job_id].cause != LINE}
-    named, swept = control.chosen(wanted, ended, [job_id for job_id in ended if unsuccessful(entries[job_id])])
+    named, swept = command_files.chosen(wanted, ended,
+                                        [job_id for job_id in ended if ended_unsuccessfully(entries[job_id])])
     wrong = [f"job {job_id} " + ("was refused since its line is wrong; correct it in the queue file, or submit the job "
                                  "again" if job_id in past.ended else
                                  "has not ended" if job_id in entries else "is not there")
@@ -186,37 +187,37 @@ def requeue(arguments: argparse.Namespace) -> int:
     ids = sorted(ended.intersection({*named, *swept}))
     if wrong or not ids:
         raise CannotRun("; ".join(wrong) or "none of these jobs can be requeued")
-    control.send(run, {**wanted, "ids": [fold(ids)], "unasked": True})
+    command_files.send(run, {**wanted, "ids": [fold(ids)], "unasked": True})
     print(f"no manager runs; job{'s' * (len(ids) > 1)} {fold(ids)} will wait again when `vrm run` "
           "continues this run")
     return 0
 
 
 def stop(arguments: argparse.Namespace) -> int:
-    """Let the manager end."""
+    """Ask the manager to stop."""
     return ask(arguments, {"do": "stop", "now": arguments.now})
 
 
 def ask(arguments: argparse.Namespace, wanted: dict[str, Any]) -> int:
-    """Send a command to the running manager and print its answer; 1 when it was not done."""
+    """Send a command to the running manager and print its answer; return 1 if it was refused, else 0."""
     return asked(arguments, wanted)[0]
 
 
 def asked(arguments: argparse.Namespace, wanted: dict[str, Any]) -> tuple[int, str]:
-    """As `ask`; also the name that the command has in the journal."""
-    from vrm.run import control
+    """Do what `ask` does, and return its status with the command's name in the journal."""
+    from vrm.run import command_files
 
     directory, stops = run_of(arguments), wanted["do"] == "stop"
     if not directory.manager_runs():
         raise CannotRun(f"no manager runs on {directory.directory}; start one with `vrm run`")
-    name = control.send(directory, wanted)
-    reply = control.answered(directory, name, REPLY_SECONDS, 0.0 if stops else control.NEXT)
+    name = command_files.send(directory, wanted)
+    reply = command_files.answered(directory, name, REPLY_SECONDS, 0.0 if stops else command_files.NEXT)
     if reply is None and stops and not directory.manager_runs():
         reply = {"ok": True, "text": "the manager has ended"}
     if reply is None:
         from vrm.model.quantities import fold
-        from vrm.run.journal.files import made_by
-        ids = made_by(directory.journal, name)
+        from vrm.run.journal.files import jobs_of_command
+        ids = jobs_of_command(directory.journal, name)
         if not ids:
             why = (f"has not answered within {REPLY_SECONDS:g} s" if directory.manager_runs() else
                    "has ended before it answered")

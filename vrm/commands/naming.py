@@ -1,4 +1,4 @@
-"""Names of jobs wherever ids are taken."""
+"""Accept job names wherever commands accept job ids."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WORDS = ("all", "failed")
 
 
 def names_of(run: Any) -> dict[str, list[int]]:
-    """The ids of the jobs of each name, by what its files say."""
+    """Return the job ids for each job name, from the files of the run."""
     from vrm.results.jobs import read_jobs
     from vrm.results.state import current, label, read
 
@@ -25,13 +25,13 @@ def names_of(run: Any) -> dict[str, list[int]]:
             for name in (job["name"], label(job)):
                 found.setdefault(name, {})[job["id"]] = None
     except (OSError, ValueError, KeyError, TypeError):
-        pass  # the command itself says what is wrong with the files
+        pass  # the command itself reports what is wrong with the files
     return {name: sorted(ids) for name, ids in found.items() if name}
 
 
 def ids_for(arguments: argparse.Namespace, words: Sequence[str]) -> list[str]:
-    """The words with ids instead of names; a name of several jobs is all of them. Ids, ranges, `all` and
-    `failed` are kept. CannotRun for a word that is none of these."""
+    """Return the words with names replaced by ids; a name of several jobs selects all of them. Ids, ranges, `all` and
+    `failed` are kept. Raises CannotRun for any other word."""
     from vrm.model.quantities import fold, numbers
 
     found: list[str] = []
@@ -51,7 +51,7 @@ def ids_for(arguments: argparse.Namespace, words: Sequence[str]) -> list[str]:
 
 
 def id_for(arguments: argparse.Namespace, word: str, where: str = "") -> int:
-    """The id of the one job that a word names. CannotRun for none and for several."""
+    """Return the id of the one job that a word names. Raises CannotRun if no job or several jobs match."""
     if word.isascii() and word.isdigit() and len(word) < 10:
         return int(word)
     from vrm.model.quantities import fold

@@ -1,5 +1,5 @@
-"""How every command reads its words: its own usage and a suggestion after a mistake, one example in
-each help page, and what follows `--` kept as it was typed.
+"""The argument parser of all commands: after a mistake it prints the command's own usage and a suggestion, each help
+page has an example, and words after `--` are kept as typed.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ HINTS: dict[Any, str] = {
     "version": "type `vrm --version`",
     **{("vrm submit", option): "the ranks follow the program: `vrm submit PROGRAM 4 TIME`"
        for option in ("-n", "-np", "--ntasks", "--np")}}
-"""What to type instead of words that other programs have, by the word, or by the command and its option."""
+"""What to type instead of words known from other programs; keys are words, or pairs of a command and its option."""
 
 
 class Help(argparse.HelpFormatter):
-    """Fills paragraphs to the width of the terminal; lines that are indented stay as they are."""
+    """Fills paragraphs to the width of the terminal; indented lines stay unchanged."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n\n".join(
@@ -40,14 +40,14 @@ class Help(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that keeps what follows `--` for `rest`, if a name for it is given, and whose
-    complaints come with the usage of the command at hand and the nearest word that is known."""
+    """A parser that stores the words after `--` under the name `rest`, if given. Its error messages include the usage
+    of the present command and the nearest known word."""
 
     def __init__(self, *arguments: Any, rest: str = "", **options: Any) -> None:
         self.later: Callable[[], None] | None = None
-        """Adds the arguments when they are needed first, where finding them takes time."""
+        """Adds the arguments when they are first needed, if finding them takes time."""
         self.usual: tuple[str, ...] = ()
-        """The options that the help page shows where there are many, as they are typed; none: all."""
+        """The options, as typed, that the help page shows if there are many; empty: all."""
         super().__init__(*arguments, **{"formatter_class": Help, **options})
         self.rest = rest
         self.set_defaults(parser=self)
@@ -64,12 +64,12 @@ class Parser(argparse.ArgumentParser):
         self._all_actions = actions
 
     def format_usage(self) -> str:
-        """argparse's, of all arguments."""
+        """Return argparse's usage, after all arguments were added."""
         self.options()
         return super().format_usage()
 
     def format_help(self, whole: bool = False) -> str:
-        """argparse's, of the usual arguments, or of the `whole` of them."""
+        """Return argparse's help of the usual options, or of all options (`whole`)."""
         shown = {*(self.options() if whole or not self.usual else self.usual), "--help", "--config"}
         hidden = {action: action.help for action in self._actions if action.option_strings
                   and action.help != argparse.SUPPRESS and not shown & {*action.option_strings}}
@@ -86,7 +86,7 @@ class Parser(argparse.ArgumentParser):
                 action.help = text
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """argparse's, with the words after the first `--` as a tuple under the name `rest`."""
+        """Parse like argparse, but store the words after the first `--` as a tuple under the name `rest`."""
         if not self.rest:
             return super().parse_known_args(args, namespace)
         words = list(args)
@@ -96,7 +96,7 @@ class Parser(argparse.ArgumentParser):
         return found, unknown
 
     def parse_all(self, words: Sequence[str] | None = None) -> argparse.Namespace:
-        """The arguments; words that are too many are refused by the command that they are for."""
+        """Return the arguments; unknown words are refused by the parser of the command that they belong to."""
         known, unknown = self.parse_known_args(words)
         if unknown:
             known.parser.refuse(unknown)
@@ -104,7 +104,7 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def refuse(self, unknown: Sequence[str]) -> NoReturn:
-        """End with what is wrong about words that no argument takes."""
+        """Exit with an error message about words that no argument accepts."""
         first = unknown[0]
         if first.startswith("-") and first != "-":
             if (self.prog, first) in HINTS:
@@ -115,16 +115,16 @@ class Parser(argparse.ArgumentParser):
                       if self.rest else ""))
 
     def error(self, message: str) -> NoReturn:
-        """Print the command's own usage and what is wrong, and end with status 2."""
+        """Print the command's own usage and the error, and exit with status 2."""
         usage = self.format_usage()
         self.exit(2, f"{usage}{self.prog}: {message} (`{self.prog} --help` explains)\n")
 
     def options(self) -> list[str]:
-        """The options, as they are typed."""
+        """Return the options as they are typed."""
         return [word for action in self._actions for word in action.option_strings]
 
     def commands(self) -> dict[str, Parser]:
-        """The commands below this one."""
+        """Return the direct subcommands by name."""
         return {name: parser for action in self._actions
                 if isinstance(action, argparse._SubParsersAction)
                 for name, parser in action.choices.items()}
@@ -143,19 +143,19 @@ class Parser(argparse.ArgumentParser):
 
 
 def _of_vrm() -> set[str]:
-    """The commands of a vrm with all its extensions."""
+    """Return the commands of a complete vrm with all its extensions."""
     from vrm.commands.guide import GROUPS
     return {name for _, names in GROUPS for name in names}
 
 
 def meant(word: str, known: Iterable[str]) -> str:
-    """`; did you mean X?` for the nearest of the words that are known, or nothing."""
+    """Return `; did you mean X?` for the nearest known word, or ""."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]}?" if close else ""
 
 
 def group(commands: Any, name: str, text: str, example: str) -> Any:
-    """A command that has commands of its own."""
+    """Add a command that has subcommands; return the object to which they are added."""
     parser = commands.add_parser(name, help=text, description=sentence(text),
                                  epilog=examples(example))
     actions = parser.add_subparsers(dest=f"{name}_command", metavar="COMMAND")
@@ -166,8 +166,8 @@ def group(commands: Any, name: str, text: str, example: str) -> Any:
 def command(commands: Any, name: str, act: Action, text: str,
             parents: list[argparse.ArgumentParser], example: str, more: str = "",
             **options: Any) -> Parser:
-    """A command with its action. `text` says in a line what it does, `more` what else is to be
-    known, `example` how it is typed (several: a line each)."""
+    """Add a command with its action. `text` describes it in one line, `more` has further information, `example` has
+    command lines, one per line."""
     parser: Parser = commands.add_parser(
         name, help=text, description="\n\n".join(filter(None, (sentence(text), more))),
         parents=parents, epilog=examples(example), **options)
@@ -176,18 +176,18 @@ def command(commands: Any, name: str, act: Action, text: str,
 
 
 def sentence(text: str) -> str:
-    """The text with a capital letter and a full stop."""
+    """Return the text with a capital letter and a full stop."""
     return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
 def examples(lines: str) -> str:
-    """The end of a help page."""
+    """Return the end of a help page: the examples."""
     found = lines.splitlines()
     return "\n".join([f"example{'s' * (len(found) > 1)}:", *(f"  {line}" for line in found)])
 
 
 def every(parser: Parser) -> Iterator[tuple[Parser, bool]]:
-    """All commands below a parser, with whether each is carried out by itself."""
+    """Yield all commands below a parser, each with whether it has an action of its own (no subcommands)."""
     for inner in parser.commands().values():
         below = inner.commands()
         yield inner, not below

@@ -1,4 +1,4 @@
-"""What the commands share: the configuration they use, words on the command line, progress."""
+"""Code that commands share: finding the configuration, argument types, progress messages and shell completion."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ if TYPE_CHECKING:
 
 
 ON = "--on"
-"""The option that comes first where a command line is for another machine."""
+"""The option that must come first to run a command on another machine."""
 
 BOUND = 10.0
-"""Seconds below which run times do not count in the bounded slowdown, unless the user says otherwise:
-`vrm.results.metrics.THRESHOLD`, whose import takes half of the time in which a command starts."""
+"""Default threshold of the bounded slowdown in seconds: `vrm.results.metrics.THRESHOLD`, whose import would take half
+of the start time of a command."""
 
 
 class CannotRun(Exception):
-    """A command that cannot be carried out; the text says why and what to do."""
+    """A command that cannot be carried out; the text gives the reason and what to do."""
 
 
 def default_config() -> str | None:
-    """The configuration to use when none is named: $VRM_CONFIG, else ./vrm.yaml if it exists."""
+    """Return the configuration to use if none is named: $VRM_CONFIG, else ./vrm.yaml if it exists, else None."""
     named = os.environ.get("VRM_CONFIG")
     return named or ("vrm.yaml" if os.path.exists("vrm.yaml") else None)
 
 
 def settings_of(arguments: argparse.Namespace) -> Any:
-    """The settings that the command line names."""
+    """Return the settings of the configuration that the command line names."""
     from vrm.config.schema import load
     return load(_config_of(arguments), bool(getattr(arguments, "client", ())))
 
 
 def run_of(arguments: argparse.Namespace) -> RunDirectory:
-    """The directory of the run that the command line names. The rest of its configuration is not judged."""
+    """Return the directory of the run that the command line names, without checking the rest of its configuration."""
     from vrm.config.paths import places
     from vrm.run.rundir import RunDirectory
     return RunDirectory.of(places(_config_of(arguments)) or settings_of(arguments))
 
 
 def _config_of(arguments: argparse.Namespace) -> str | None:
-    """The configuration that the command line names.
+    """Return the path of the configuration that the command line names, or the default one.
 
-    A ./vrm.yaml that nobody has named is used only if nobody else can have written it.
+    A default ./vrm.yaml is used only if no other user can have written it.
     """
     from vrm.system.trust import distrust
     config = getattr(arguments, "config", default_config())
@@ -61,9 +61,9 @@ def _config_of(arguments: argparse.Namespace) -> str | None:
     return config
 
 
-def of_extension(name: str, called: str = "") -> Any:
-    """What an extension does at an option of vrm, which people know as `--name` or as it is `called`. CannotRun where
-    none does, or it cannot be had."""
+def extension_option(name: str, called: str = "") -> Any:
+    """Return what an extension registers for an option of vrm; messages call it `--name`, or `called` if given.
+    Raises CannotRun if there is none, or it cannot be loaded."""
     from vrm.system import plugins
     try:
         found = plugins.find("vrm.options", name)
@@ -75,13 +75,13 @@ def of_extension(name: str, called: str = "") -> Any:
 
 
 def nothing_yet(state: Path) -> str:
-    """What to do where no manager has written a state."""
+    """Return the advice for a directory in which no manager has written a state."""
     return (f"no manager has written {state} yet; go to the directory in which it runs, or name its configuration "
             "with -c FILE")
 
 
 def words(text: str) -> tuple[str, ...]:
-    """`a,b` as ("a", "b"); at least one."""
+    """Return `a,b` as ("a", "b"); at least one word."""
     found = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
     if not found:
         raise argparse.ArgumentTypeError(f"`{text}` names nothing; write a list such as a,b")
@@ -89,12 +89,12 @@ def words(text: str) -> tuple[str, ...]:
 
 
 def counts(text: str) -> tuple[int, ...]:
-    """`1,2,4` as (1, 2, 4)."""
+    """Return `1,2,4` as (1, 2, 4)."""
     return tuple(count(word) for word in words(text))
 
 
 def count(text: str) -> int:
-    """A whole number, 1 or more."""
+    """Return a positive integer."""
     try:
         number = int(text)
     except ValueError:
@@ -105,7 +105,7 @@ def count(text: str) -> int:
 
 
 def ids_of(words: Sequence[str]) -> list[int]:
-    """The ids that these words name: each an id, or a list or range as 3,5-7. CannotRun."""
+    """Return the ids that these words name: each word is an id, a list or a range, as 3,5-7. Raises CannotRun."""
     from vrm.model.quantities import numbers
     found: list[int] = []
     for text in words:
@@ -117,7 +117,7 @@ def ids_of(words: Sequence[str]) -> list[int]:
 
 
 def seconds(text: str) -> float:
-    """A time above 0 in seconds."""
+    """Return a time above 0 in seconds."""
     from vrm.model.quantities import FORMS, seconds_of
     try:
         found = seconds_of(text)
@@ -129,7 +129,7 @@ def seconds(text: str) -> float:
 
 
 def moment(text: str) -> float:
-    """A time from 0 on in seconds."""
+    """Return a time of 0 or more in seconds."""
     from vrm.model.quantities import seconds_of
     try:
         return seconds_of(text)
@@ -138,7 +138,7 @@ def moment(text: str) -> float:
 
 
 def factor(text: str) -> float:
-    """A number above 0."""
+    """Return a number above 0."""
     return _number(text, "a number above 0")
 
 
@@ -153,15 +153,15 @@ def _number(text: str, wanted: str) -> float:
 
 
 def tell(text: str) -> None:
-    """A line of progress: on standard error, so that results can be piped."""
+    """Print a line of progress on standard error, so that results can be piped."""
     print(text, file=sys.stderr, flush=True)
 
 
-# -------------------------------------------------- what can stand there, for completion in a shell
+# -------------------------------------------------- possible words, for completion in a shell
 
 
 def job_ids(parsed_args: argparse.Namespace, **context: Any) -> list[str]:
-    """The ids of the jobs that run and wait, and of those that have ended."""
+    """Return the ids of the running, waiting and ended jobs."""
     from vrm.results.jobs import read_jobs
     from vrm.results.state import current, read
 
@@ -173,7 +173,7 @@ def job_ids(parsed_args: argparse.Namespace, **context: Any) -> list[str]:
 
 
 def programs(parsed_args: argparse.Namespace, **context: Any) -> list[str]:
-    """The names of the programs that a job can name."""
+    """Return the names of the programs that a job can use."""
     known = settings_of(parsed_args).applications
     return sorted([*known.programs, *(entry.name for entry in os.scandir(known.path)
                                       if entry.is_file() and os.access(entry.path, os.X_OK))])

@@ -1,4 +1,4 @@
-"""`vrm simulate`: its arguments, its output and its progress bar."""
+"""The command `vrm simulate`: its arguments, its output and its progress bar."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ INTERRUPTED = 130
 
 USUAL = ("--algorithm", "--backfill", "--policy", "--heatmap", "--estimates", "--nodes", "--sockets", "--cores",
          "--machine", "--jobs", "--out", "--json")
-"""The options that most simulations are given."""
+"""The options that most simulations use."""
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
-    """Add the command to the program's; it has a `-c` of its own kind."""
+    """Add the command to the program's; it has its own option `-c`."""
     parser = command(
         commands, "simulate", run, "run a workload in virtual time", [],
         "vrm simulate lublin:256:1000 --algorithm sjf --backfill easy --out runs/sjf\n"
@@ -43,7 +43,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 
 def _add_arguments(parser: Parser) -> None:
-    """The arguments, with those of how a run schedules from the table of its keys."""
+    """Add the arguments; those of the scheduling rules come from the table of their keys."""
     add = parser.add_argument
     add("workload", metavar="WORKLOAD",
         help="a trace in the Standard Workload Format, a dump of sacct, an accounting log of PBS, a CSV "
@@ -93,7 +93,7 @@ def _add_arguments(parser: Parser) -> None:
 
 
 def add_choices(parser: Parser, sizes: Callable[[str], Any] = count) -> None:
-    """The configuration, the policy and the machine: what `choices` reads. `sizes` reads --nodes."""
+    """Add the options of configuration, policy and machine, which `choices` reads. `sizes` parses --nodes."""
     from vrm.model.rules import KEYS, WORDS
 
     add = parser.add_argument
@@ -104,7 +104,7 @@ def add_choices(parser: Parser, sizes: Callable[[str], Any] = count) -> None:
     add = policies.add_argument
     types: dict[str, Any] = {"seconds": factor, "number": float, "share": float, "count": count}
     for name, key in KEYS.items():
-        if key.kind == "queues":  # a configuration has them
+        if key.kind == "queues":  # set in a configuration only
             continue
         option = f"--{name.replace('_', '-')}"
         if key.kind == "flag":
@@ -137,7 +137,7 @@ def add_choices(parser: Parser, sizes: Callable[[str], Any] = count) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out the command: 0 done, 2 could not run, 130 interrupted (what ended is written)."""
+    """Carry out the command; return 0: done, 2: could not run, 130: interrupted (the ended jobs are written)."""
     from vrm.config.problems import ConfigError
     from vrm.simulation.library import described, simulate
     begun = time.perf_counter()
@@ -164,7 +164,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write(args: argparse.Namespace, outcome: Outcome) -> None:
-    """Write the files that are wanted besides jobs.csv. Raises WorkloadError where no job was left to run."""
+    """Write the requested files other than jobs.csv. Raises WorkloadError if no job was left to run."""
     from vrm.simulation.inputs import WorkloadError
     from vrm.simulation.library import write_summary
 
@@ -181,7 +181,7 @@ def _write(args: argparse.Namespace, outcome: Outcome) -> None:
 
 
 def _arguments(args: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of `simulate` that the options say. Raises as `choices`."""
+    """Return the arguments of `simulate` for these options. Raises like `choices`."""
     from vrm.simulation.arguments import Timetable
     from vrm.workload.swf import Selection
 
@@ -197,8 +197,9 @@ def _arguments(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def choices(args: argparse.Namespace) -> dict[str, Any]:
-    """What the options say, else the configuration, else the defaults, as arguments of `simulate`, but for the
-    selection and the timetable. ValueError, and others that `simulate` raises, for what does not go together."""
+    """Return arguments of `simulate`, except the selection and the timetable: from the options, else the
+    configuration, else the defaults. Raises ValueError, and other errors of `simulate`, for options that exclude each
+    other."""
     from vrm.model.rules import KEYS
     from vrm.simulation.arguments import FIELDS
     from vrm.simulation.library import choices_of
@@ -206,12 +207,12 @@ def choices(args: argparse.Namespace) -> dict[str, Any]:
     if not 0 <= (args.min_throughput or 0) < math.inf:
         raise ValueError("--min-throughput is a number from 0 on")
     options = {name: value for name, value in vars(args).items()
-               if value is not None and name in (FIELDS.keys() | {"machine"}) - {"end"}}  # which ends the selection
+               if value is not None and name in (FIELDS.keys() | {"machine"}) - {"end"}}  # --end is of the selection
     settings = None
     if getattr(args, "config", None) is not None:
-        from vrm.config.schema import load  # which takes as long to import as a short simulation
+        from vrm.config.schema import load  # its import takes as long as a short simulation
         settings = load(args.config)
-    for name in (name for name, key in KEYS.items() if key.own):  # their files, where they have some
+    for name in (name for name, key in KEYS.items() if key.own):  # load the files of own policies
         if name in options:
             own(options[name], Path.cwd())
         elif settings is not None:
@@ -231,7 +232,8 @@ def choices(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def reservation(text: str) -> ReservationRequest:
-    """What `nodes=2,from=1h,to=3h,name=demo,jobs=3-5` asks for; ValueError for what is none."""
+    """Return the request of a text such as `nodes=2,from=1h,to=3h,name=demo,jobs=3-5`. Raises ValueError for other
+    texts."""
     from vrm.model.quantities import numbers
     from vrm.model.reservation import ReservationRequest
     from vrm.model.quantities import seconds_of
@@ -259,9 +261,9 @@ def reservation(text: str) -> ReservationRequest:
 
 
 def own(text: str, directory: Path, trust: str = "own") -> None:
-    """Load the file of a policy of the user's own from a directory, if it is there."""
-    if ":" in text:  # else nothing heavy is imported
-        from vrm.config.own import load_own
+    """Load the file of a user's own policy from a directory, if it is there."""
+    if ":" in text:  # other policies need no slow import
+        from vrm.config.own_policies import load_own
         load_own(text, directory, trust)
 
 
@@ -287,11 +289,11 @@ class _Bar:
             filled = int(share * self.WIDTH)
             parts.insert(0, f"[{'#' * filled}{'.' * (self.WIDTH - filled)}]")
             parts.append(f"{passed / share - passed:.0f} s left")
-        room = os.get_terminal_size(sys.stderr.fileno()).columns - 1  # a line that wraps would stay
+        room = os.get_terminal_size(sys.stderr.fileno()).columns - 1  # a wrapped line could not be erased
         print("\r\x1b[K" + "  ".join(parts)[:room or None], end="", file=sys.stderr, flush=True)
 
     def watch(self, source: Any) -> None:
-        """Take share and date from the workload."""
+        """Use the workload `source` for the fraction done and the date."""
         self._source = source
 
     def clear(self) -> None:
@@ -300,7 +302,7 @@ class _Bar:
 
 
 class _Status:
-    """Keeps a file that says how far a simulation is. The schedule is the same with it as without."""
+    """Keeps a file with the progress of a simulation. It does not change the schedule."""
 
     EVERY = 1.0  # seconds
 
@@ -318,13 +320,13 @@ class _Status:
             self._write({"now": now, "ended": ended, "waiting": waiting})
 
     def watch(self, source: Any) -> None:
-        """Take the share from the workload."""
+        """Use the workload `source` for the fraction done."""
         self._source = source
         if self.bar:
             self.bar.watch(source)
 
     def ended(self, outcome: Any) -> None:
-        """It is complete, or was interrupted."""
+        """Write that the simulation is complete, or was interrupted."""
         summary = outcome.summary
         self._write({"now": None, "ended": summary["jobs"], "waiting": summary["held"]},
                     "interrupted" if outcome.interrupted else "complete")
@@ -346,7 +348,7 @@ def _moment(now: float, unix_start: int | None) -> str:
 
 
 def _classes(classes: Sequence[dict[str, Any]]) -> str:
-    """What the node classes have besides their cores, in a few words."""
+    """Return in short what the node classes have besides their cores."""
     from vrm.model.machine import holdings
     named = (f"{one['nodes']} with {what}" for one in classes
              if (what := holdings(one["resources"], one["features"])))
@@ -354,13 +356,13 @@ def _classes(classes: Sequence[dict[str, Any]]) -> str:
 
 
 def _by_resource(values: dict[str, float]) -> str:
-    """`0.412 in all (cores 0.511, gpu 0.250)`; `-` where there is nothing."""
+    """Return `0.412 in all (cores 0.511, gpu 0.250)`; `-` if there is no value."""
     parts = [f"{name} {value:.3f}" for name, value in values.items() if name != "all"]
     return f"{values['all']:.3f} in all ({', '.join(parts)})" if "all" in values else "-"
 
 
 def _every(report: dict[str, Any]) -> str:
-    """How often there are decisions, where not at every event."""
+    """Return how often the scheduler decides, if not at every event; else ""."""
     if "interval" not in report:
         return ""
     limit = report["starts_per_interval"]
@@ -370,7 +372,7 @@ def _every(report: dict[str, Any]) -> str:
 
 def _table(report: dict[str, Any]) -> str:
     from vrm.model.rules import Rules
-    from vrm.results.names import policy_name, time_text, unit_of, unmatched_said
+    from vrm.results.names import policy_name, time_text, unit_of, unmatched_text
     machine = report["machine"]
     rules = Rules.read(report)
     further = rules.words(name for name in rules.changed()
@@ -392,7 +394,7 @@ def _table(report: dict[str, Any]) -> str:
     lines += [(f"{reason}", f"{number} rows") for reason, number in report["dirt"].items()]
     lines += [("refused", f"{number} jobs: {reason}")
               for reason, number in list(report["refusals"].items())[:5]]
-    lines += [("not measured", text) for text in unmatched_said(report.get("unmatched_speeds", {}))]
+    lines += [("not measured", text) for text in unmatched_text(report.get("unmatched_speeds", {}))]
     if "energy" in report:
         at = f", {report['average_frequency']:.2f} GHz" if "average_frequency" in report else ""
         unknown = report["jobs_of_unknown_power"]

@@ -1,4 +1,4 @@
-"""`vrm queue` and `vrm status`, which read only files: they answer from any node that sees them."""
+"""The commands `vrm queue` and `vrm status`. They only read files, so they work on any node that sees these files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vrm.report.overviews import Overview
 
 ROWS = 1000
-"""Rows of waiting jobs in a table, where nobody says otherwise."""
+"""Default maximum of rows of waiting jobs in a table."""
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -47,12 +47,12 @@ def _add_forms(parser: argparse.ArgumentParser) -> None:
 
 
 def show(arguments: argparse.Namespace) -> int:
-    """Show the jobs or the cores, once or again and again until the manager has ended; 0."""
+    """Show the jobs or the cores, once or repeatedly until the manager has ended; return 0."""
     return info(arguments)
 
 
 def info(arguments: argparse.Namespace) -> int:
-    """What `show` does, also for `vrm -i queue` and `vrm -i state`."""
+    """Do the work of `show`, also for `vrm -i queue` and `vrm -i state`."""
     from vrm.report.overviews import overviews
     from vrm.results import state
     from vrm.system.printing.text import marked
@@ -92,7 +92,7 @@ def info(arguments: argparse.Namespace) -> int:
 
 
 def _alone(around: Mapping[str, Overview], arguments: argparse.Namespace) -> Iterator[str]:
-    """What extensions show where no manager has written a state."""
+    """Return the output of extensions if no manager has written a state."""
     from vrm.system.printing.output import json_text
 
     if arguments.json:
@@ -102,10 +102,10 @@ def _alone(around: Mapping[str, Overview], arguments: argparse.Namespace) -> Ite
 
 def _text(snapshot: Mapping[str, Any], directory: Path, arguments: argparse.Namespace,
           around: Mapping[str, Overview]) -> Iterator[str]:
-    """What is shown of a snapshot, of the jobs that have ended where that is wanted, and by extensions, in parts."""
+    """Return, in parts, the output for a snapshot, for the ended jobs if requested, and of extensions."""
     from vrm.report import tables
     from vrm.results import forecast, state
-    from vrm.report.ended import ended_json, ended_table
+    from vrm.report.ended_jobs import ended_json, ended_table
     from vrm.system.printing.output import json_parts
 
     everything = getattr(arguments, "all", False)
@@ -122,10 +122,10 @@ def _text(snapshot: Mapping[str, Any], directory: Path, arguments: argparse.Name
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     now = state.now(snapshot)
     parts = []
-    if rows and over and not snapshot["jobs"]:  # nothing runs or waits: no empty table
+    if rows and over and not snapshot["jobs"]:  # nothing runs or waits: avoid an empty table
         parts.append(tables.head_text(snapshot, now, width))
     else:
-        most = None if everything else getattr(arguments, "limit", ROWS)  # `vrm -i queue` has no such option
+        most = None if everything else getattr(arguments, "limit", ROWS)  # `vrm -i queue` lacks this option
         parts.append(tables.queue_table(snapshot, now, width, most, forecasts, everything) if queue
                      else tables.state_table(snapshot, now, width))
     if rows:
@@ -135,7 +135,7 @@ def _text(snapshot: Mapping[str, Any], directory: Path, arguments: argparse.Name
 
 
 def _rows(path: Path) -> list[Any] | None:
-    """The jobs that have ended; None where there is no list of them, or it cannot be read."""
+    """Return the ended jobs; None if there is no list of them, or it cannot be read."""
     from vrm.results.job_columns import JobFileError
     from vrm.results.jobs import read_jobs
 

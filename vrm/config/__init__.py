@@ -1,1 +1,1 @@
-"""The configuration: its schema, the reader of its file, and what can be wrong with it."""
+"""The configuration: its schema, the reader of its file, and the reports of mistakes in it."""

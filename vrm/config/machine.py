@@ -1,16 +1,14 @@
-"""Machine files: the node classes of a simulated machine. What is wrong with one is reported with
-file, line, key and the fix.
+"""Machine files: the node classes of a simulated machine. Mistakes are reported with file, line, key and the fix.
 
-Three forms are read. That of vrm is YAML:
+Three formats are read. The format of vrm is YAML:
 
     Classes:
       - {Name: cpu, Count: 4, Sockets: 2, Cores: 8, Memory: 64GiB}
       - {Name: gpu, Count: 2, Sockets: 2, Cores: 8, Memory: 64GiB, Resources: {gpu: 2}, Features: [ib]}
     Licences: {ansys: 4}
 
-That of vrm 0.1.0 is JSON, `{"nodes": [{"count": 4, "sockets": 2, "cores": 8, "gpu": 2}]}`; so is
-that of AccaSim, `{"groups": {"g0": {"core": 16, "mem": 4194304}}, "resources": {"g0": 4}}`, whose
-nodes have one socket.
+The format of vrm 0.1.0 is JSON, `{"nodes": [{"count": 4, "sockets": 2, "cores": 8, "gpu": 2}]}`; so is that of
+AccaSim, `{"groups": {"g0": {"core": 16, "mem": 4194304}}, "resources": {"g0": 4}}`, whose nodes have one socket.
 """
 
 from __future__ import annotations
@@ -22,28 +20,28 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from vrm.config.holdings import Holdings, Licences
-from vrm.config.kinds import STRICT, kind
+from vrm.config.node_classes import Holdings, Licences
+from vrm.config.validators import STRICT, kind
 from vrm.config.problems import ConfigError
-from vrm.config.values import Threads
+from vrm.config.value_types import Threads
 from vrm.config.yaml_reader import Document, Location
 from vrm.model.machine import MOST_SOCKETS, Machine
 from vrm.model.node import Node
 
-_DEPTH = 5  # Classes, its number, Energy, Frequencies, its number
+_DEPTH = 5  # Classes, its index, Energy, Frequencies, its index
 _EXAMPLE = "Classes: [{Count: 4, Sockets: 2, Cores: 8, Memory: 64GiB}]"
 Count = Annotated[int, Field(ge=1, le=MOST_SOCKETS), kind("a whole number from 1 up", "8")]
 
 
 class NodeKind(Holdings):
-    """Nodes that are alike."""
+    """A class of equal nodes."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,40}$"),
                     kind("a prefix for the names of the nodes", "gpu")] = "n"
     count: Count = 1
     sockets: Count = 1
     cores: Count  # of each socket
-    threads: Threads = 1  # of each core; above 1 they count as cores
+    threads: Threads = 1  # of each core; above 1 each thread counts as a core
 
 
 class MachineFile(BaseModel):
@@ -56,8 +54,8 @@ class MachineFile(BaseModel):
     licences: Licences = Field(default_factory=dict)
 
     def machine(self) -> Machine:
-        """Its nodes, in the order of the classes. Names count from 0 for each beginning; behind one
-        that ends in a digit there is a hyphen."""
+        """Return the machine, with nodes in the order of the classes. Node names are numbered from 0 for each prefix;
+        a hyphen separates the number from a prefix that ends in a digit."""
         nodes: list[Node] = []
         numbers: dict[str, int] = {}
         for each in self.classes:
@@ -72,8 +70,7 @@ class MachineFile(BaseModel):
 
 
 def read_machine(path: str | os.PathLike[str]) -> Machine:
-    """The machine of a file, in any of the three forms. Raises ConfigError with everything that is
-    wrong."""
+    """Return the machine of a file in any of the three formats. Raises ConfigError with all mistakes."""
     document = Document.read(path, _DEPTH, _EXAMPLE)
     mapping = document.mapping
     if document.problems:
@@ -97,7 +94,7 @@ def read_machine(path: str | os.PathLike[str]) -> Machine:
 
 
 Other = tuple[dict[str, Any], dict[Location, Location]]
-"""The keys of a machine file that another form stands for, and where each stands in that."""
+"""The equivalent keys of a machine file in another format, and the place of each in that file."""
 
 
 def _of_accasim(document: Document) -> Other:
@@ -127,7 +124,7 @@ def _of_accasim(document: Document) -> Other:
 
 
 def _accasim_memory(document: Document, place: Location, value: Any) -> Any:
-    """A bare number is KiB, as in traces; 0 is none."""
+    """Return the memory with a unit: a bare number is KiB, as in traces; 0 is none."""
     text = str(value).strip()
     if not text.isdigit():
         return value
@@ -140,7 +137,7 @@ def _accasim_memory(document: Document, place: Location, value: Any) -> Any:
 
 
 def _of_nodes(document: Document) -> Other:
-    """The nodes of vrm 0.1.0. A memory was no more than a name: one without a unit is GiB."""
+    """Convert the nodes of vrm 0.1.0. Memory was a plain resource name there: a value without a unit is GiB."""
     words = {"count": "Count", "sockets": "Sockets", "cores": "Cores", "prefix": "Name"}
     classes: list[Any] = []
     places: dict[Location, Location] = {}
@@ -170,7 +167,7 @@ def _put(mapping: dict[str, Any], words: tuple[str, ...], value: Any) -> None:
 
 
 def _group(document: Document, *place: str) -> dict[str, Any]:
-    """The mapping at a place of the file."""
+    """Return the mapping at a place of the file."""
     found: Any = document.mapping
     for word in place:
         found = found.get(word)

@@ -1,5 +1,5 @@
-"""Paths as a configuration writes them; and where the files of a run are, for commands that ask a manager or
-show what it has written: they need nothing else of the configuration, nor the time to judge all of it.
+"""Paths in a configuration, and the places of a run's files. Commands that contact a manager or print what it has
+written need only these places, without the time to check the whole configuration.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ KEYS = (
     "Threads", "Emulate", "NodeClasses", "Licences", "Queues", "Allocation", "Walltime", "Memory", "Output",
     "Grace", "End", "Interrupted", "Retries", "OnStop", "Log", "State", "Directory", "Launcher",
     "Trust", "Replay", "Extensions")
-"""The keys at the top level that the core has."""
+"""The keys of the core at the top level."""
 
 OF_EXTENSIONS = {"Energy": "energy", "PowerCap": "energy", "Forecast": "forecast", "Slurm": "slurm",
                  "Scheduling.Objective": "advice", "NodeClasses.Energy": "energy", "Learning": "learning",
@@ -30,8 +30,8 @@ VERSION = r"1(\.\d+)*"
 _VARIABLE = re.compile(r"\$(?:(\$)|(\w+)|\{([^}]*)\})")
 
 
-class NoPath(Exception):
-    """A text that is not a path; `hint` says what to write."""
+class InvalidPath(Exception):
+    """A text that is not a path; `hint` is what to write instead."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -39,38 +39,40 @@ class NoPath(Exception):
 
 
 def expanded(text: str) -> str:
-    """The text with a leading ~ and $VARIABLES filled in; `$$` is a dollar sign. NoPath."""
+    """Return the text with a leading ~ and $VARIABLES replaced; `$$` is a dollar sign. Raises NoPath."""
 
     def fill(match: re.Match[str]) -> str:
         if match.group(1):
             return "$"
         name = match.group(2) or match.group(3)
         value = os.environ.get(name, "")
-        if not value:  # an empty one would turn $SCRATCH/log into /log
-            raise NoPath(f"the variable {shown(match.group())} is not set, or empty",
-                         "set it before vrm starts, or write the path out")
+        if not value:  # an empty value would turn $SCRATCH/log into /log
+            raise InvalidPath(f"the variable {shown(match.group())} is not set, or empty",
+                              "set it before vrm starts, or write the path out")
         return value
 
     if text.startswith("~"):
         home = os.path.expanduser(text)
         if home.startswith("~"):
-            raise NoPath(f"no home directory found for {shown(text.split('/')[0])}", "write the path out")
+            raise InvalidPath(f"no home directory found for {shown(text.split('/')[0])}", "write the path out")
         text = home
     return _VARIABLE.sub(fill, text)
 
 
 def absolute(path: str | Path, base: str) -> str:
-    """The path as seen from the directory `base`; "" is the current one."""
+    """Return the absolute path; relative paths start at `base` ("": the current directory)."""
     return os.path.abspath(os.path.join(base, path))
 
 
 LOG, CLIENTS_LOG = "logs", "vrm-logs"
-"""The default of `Log`, and that for a program behind `vrm run --`, since workflows like to call theirs `logs`."""
+"""The default of `Log`, and the default for a program behind `vrm run --`, because workflows often use `logs`
+themselves."""
 
 
 def default_log(base: str, client: bool = False) -> str:
-    """`Log` where a configuration in the directory `base` does not say it: the one of the two in which there is a run,
-    or the later run. `client`: for a program behind `vrm run --`."""
+    """Return the default of `Log` for a configuration in the directory `base`: the one of LOG and CLIENTS_LOG that
+    has a run, or the later run if both have. If neither has one, `client` decides: it is True for a program behind
+    `vrm run --`."""
     begun: dict[str, float] = {}
     for name in (LOG, CLIENTS_LOG):
         with contextlib.suppress(OSError):
@@ -79,7 +81,7 @@ def default_log(base: str, client: bool = False) -> str:
 
 
 class RunPaths(NamedTuple):
-    """What `vrm.config.schema.Settings` says of the files of a run."""
+    """The places of a run's files, as in `vrm.config.schema.Settings`."""
 
     log: Path
     state: Path
@@ -87,8 +89,8 @@ class RunPaths(NamedTuple):
 
 
 def places(path: str | None) -> RunPaths | None:
-    """The places that a configuration names, all absolute (None: the defaults); None where only a look at
-    all of its keys can say what is wrong with it. ConfigError where it cannot be read."""
+    """Return the absolute places that a configuration names (path None: the defaults); None if only a check of all
+    keys can tell what is wrong with it. Raises ConfigError if it cannot be read."""
     document = Document.read(path) if path is not None else Document.nothing(os.getcwd())
     mapping, base = document.mapping, document.source.directory
     version = mapping.get("Version", "1")
@@ -101,12 +103,12 @@ def places(path: str | None) -> RunPaths | None:
             return Path(absolute(default, base))
         text = mapping[key]
         if not isinstance(text, str) or not text.strip():
-            raise NoPath(f"{key} is not a path", "")
+            raise InvalidPath(f"{key} is not a path", "")
         return Path(absolute(expanded(text), base))
 
     try:
         log = place("Log", default_log(base))
         state = place("State", log / "state")
         return RunPaths(log, state, place("Directory", state.parent))
-    except NoPath:
+    except InvalidPath:
         return None

@@ -1,5 +1,5 @@
-"""From settings to who decides: the scheduler of a run, the heatmap that it goes by, and the table of
-its estimates. Live runs and forecasts of them make theirs here."""
+"""Make the scheduler of a run from its settings, with its heatmap and the table of its estimates. Live runs and their
+forecasts use this."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 from collections.abc import Callable, Iterator, Mapping
 
-from vrm.config.own import load_own
+from vrm.config.own_policies import load_own
 from vrm.config.problems import ConfigError, Problem
 from vrm.config.schema import Settings
 from vrm.model import Cluster, Heatmap, Job
@@ -17,7 +17,7 @@ from vrm.model.forms.fields import made
 from vrm.model.job import Details
 from vrm.model.rules import KEYS, Rules
 from vrm.scheduling.compose import RulesError, compose
-from vrm.scheduling.estimators import Lesson, make_correction, make_estimator
+from vrm.scheduling.estimators import ObservedRun, make_correction, make_estimator
 from vrm.scheduling.registry import PolicyError
 from vrm.scheduling.scheduler import Scheduler
 from vrm.system import plugins
@@ -25,8 +25,8 @@ from vrm.system.errors import RunError
 
 
 def read_heatmap(settings: Settings, cluster: Cluster) -> Heatmap | None:
-    """The heatmap that the settings name, if any: a file of any form, or one that an extension makes for this machine.
-    ValueError when it is unusable."""
+    """Return the heatmap that the settings name, or None: a file of any format, or one that an extension makes for
+    this machine. Raises ValueError if it is unusable."""
     path = settings.applications.heatmap
     if path is None:
         return None
@@ -39,13 +39,13 @@ def read_heatmap(settings: Settings, cluster: Cluster) -> Heatmap | None:
 
 
 def load_all(settings: Settings, rules: Rules) -> None:
-    """Load the files of the user's own policies that rules name. Raises PolicyError."""
+    """Load the files of the user's own policies that the rules name. Raises PolicyError."""
     for text in rules.own().values():
         load_own(text, settings.base, settings.trust)
 
 
 def make_scheduler(settings: Settings, cluster: Cluster) -> Scheduler:
-    """The scheduler that the settings describe; ConfigError with everything wrong in them."""
+    """Return the scheduler that the settings describe. Raises ConfigError with all mistakes."""
     rules = settings.rules
     problems: list[Problem] = []
     noting = partial(_noting, settings, problems)
@@ -81,7 +81,7 @@ def make_scheduler(settings: Settings, cluster: Cluster) -> Scheduler:
 
 @contextmanager
 def _noting(settings: Settings, problems: list[Problem], key: str) -> Iterator[None]:
-    """Add what is wrong with a key to the problems."""
+    """Add errors in the block to the problems, as problems of this key."""
     try:
         yield
     except ConfigError as error:
@@ -97,8 +97,8 @@ def _check_events(order: str) -> None:
 
 
 def job_of(settings: Settings, values: Mapping[str, Any], job_id: int, submit: float) -> tuple[Job, Details]:
-    """The job of the values of a line, and how it was submitted. What the line does not say is as the configuration
-    says. Raises ValueError as `made` does."""
+    """Return the job of a line's values, and its details; the configuration supplies values that the line lacks.
+    Raises ValueError like `made`."""
     one = not values.get("components")
     own: dict[str, Any] = {"retries": settings.retries,
                            "malleable": one and values["app"] in settings.applications.malleable}
@@ -109,8 +109,8 @@ def job_of(settings: Settings, values: Mapping[str, Any], job_id: int, submit: f
 
 
 def one_node_remedy(settings: Settings, job: Job, never: Callable[[Job], str]) -> str:
-    """What to add to the reason why a job can never run, where it could on more nodes than one; "" for others. `never`
-    is such a reason."""
+    """Return what to add to the reason why a job can never run, if it could run on more nodes than one; "" for other
+    jobs. `never(job)` returns such a reason."""
     if not settings.launcher.one_node or job.payload.script or job.request.nodes != (1, 1):
         return ""
     if never(job.but(request=job.request._replace(nodes=(1, 0)))):
@@ -120,14 +120,14 @@ def one_node_remedy(settings: Settings, job: Job, never: Callable[[Job], str]) -
 
 
 def programs_of(settings: Settings) -> Programs:
-    """What was measured of programs. Raises ConfigError."""
+    """Return the energy measurements of programs. Raises ConfigError."""
     path = settings.extended("Energy.Database")
     found: Programs = NO_PROGRAMS if path is None else plugins.need("vrm.readers", "energy")(path)
     return found
 
 
-def history_of(settings: Settings) -> list[Lesson]:
-    """The jobs of earlier runs, which teach estimators. RunError where they cannot be read."""
+def history_of(settings: Settings) -> list[ObservedRun]:
+    """Return the jobs of earlier runs, from which estimators learn. Raises RunError if they cannot be read."""
     runs = settings.scheduling.history
     try:
         return list(plugins.need("vrm.readers", "history")(runs)) if runs else []
@@ -136,6 +136,6 @@ def history_of(settings: Settings) -> list[Lesson]:
 
 
 def table_of(settings: Settings) -> dict[tuple[str, int], float] | None:
-    """The table of Estimates: calibrated; None where there is none. EstimateError."""
+    """Return the table for `Estimates: calibrated`; None if there is none. Raises EstimateError."""
     path = settings.scheduling.calibrated
     return None if path is None else dict(plugins.need("vrm.readers", "calibrated")(path))

@@ -1,5 +1,5 @@
-"""What can be wrong with a configuration. Apart from `vrm.config.schema`, whose libraries take a quarter of
-a second to import, for programs that may never read a configuration."""
+"""Mistakes in a configuration. Separate from `vrm.config.schema`, whose libraries take a quarter of a second to
+import, for programs that may never read a configuration."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Problem:
-    """One mistake in a configuration: where it stands, what is wrong and how to mend it.
+    """One mistake in a configuration: its place, what is wrong and how to fix it.
 
-    `line` counts from 1 and is None where no line can be named; `key` is dotted
-    (`Scheduling.Algorithm`) and empty where the mistake belongs to no key.
+    `line` counts from 1 and is None if no line is known; `key` is dotted (`Scheduling.Algorithm`), and empty if the
+    mistake belongs to no key.
     """
 
     file: str
@@ -27,7 +27,7 @@ class Problem:
 
 
 class ConfigError(Exception):
-    """A configuration that cannot be used; `problems` holds all that is wrong with it."""
+    """A configuration that cannot be used; `problems` are all mistakes in it."""
 
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__(problems)

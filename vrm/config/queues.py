@@ -1,4 +1,4 @@
-"""The queues of a configuration: limits, nodes, priorities and expected waits, by name."""
+"""The queues of a configuration by name: limits, nodes, priorities and expected waits."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from vrm.config.kinds import OURS, STRICT, hosts_like, kind
+from vrm.config.validators import OURS, STRICT, hosts_like, kind
 from vrm.model.queues import EXPECTED_WAIT, Queues
 from vrm.model.quantities import seconds_of
 from vrm.model.forms.hosts import expand
 
 
 def _time(value: Any) -> Any:
-    """Seconds of a time such as 90m or 1:30:00."""
+    """Return seconds of a time such as 90m or 1:30:00."""
     return seconds_of(str(value).strip().lower())
 
 
@@ -27,7 +27,7 @@ _DEBUG = "{debug: {ExpectedWait: 1h, MaxRunning: 2}, long: {Default: true}}"
 
 
 class QueueKeys(BaseModel):
-    """What a configuration says of one queue; see `vrm.model.queues.Queue`."""
+    """The keys of one queue in a configuration; see `vrm.model.queues.Queue`."""
 
     model_config = STRICT
     default: Annotated[bool, kind("true or false", "true")] = False
@@ -63,6 +63,6 @@ QueueTable = Annotated[
 
 
 def queues_of(table: Mapping[str, QueueKeys]) -> Queues:
-    """The queues that a configuration says."""
+    """Return the queues of a configuration."""
     return Queues.of({name: {**dict(keys), "nodes": tuple(expand(keys.nodes)) if keys.nodes else ()}
                       for name, keys in table.items()})

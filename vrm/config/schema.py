@@ -1,4 +1,4 @@
-"""The settings: every key has a default, and what it takes is said here.
+"""The settings: all keys, the values that they accept, and their defaults.
 
 A new setting is one line in one of the classes below. Files are read by `vrm.config.yaml_reader`.
 """
@@ -14,38 +14,38 @@ from collections.abc import Callable
 
 from pydantic import BaseModel, Field, PrivateAttr, create_model
 
-from vrm.config.holdings import Licences, NodeClasses, extended
-from vrm.config.kinds import STRICT, defaults, group as _group, kind as _kind  # a class has a key `kind`
+from vrm.config.node_classes import Licences, NodeClasses, extended
+from vrm.config.validators import STRICT, defaults, group as _group, kind as _kind  # a class has a key `kind`
 from vrm.config.paths import LOG, default_log
 from vrm.config.problems import ConfigError, Problem
 from vrm.config.queues import QueueTable, queues_of
-from vrm.config.values import (
+from vrm.config.value_types import (
     Amount, At, Backfilling, CheckBindings, Directories, Duration, Environment, Events, Extensions, Factor, FilePath,
     HeatmapPath,
     Interrupted, Limit, Names, OnStop, Options, Over, Program, Programs, Reach, Seconds, Share, Size, Speed, Steps,
     Switch, Text, Threads, Transport, Trust, Version, Walltime)
 from vrm.config.yaml_reader import Document, Source, reason, shown, validated
 from vrm.model.rules import Rules, attribute, section
-from vrm.scheduling import added_keys
+from vrm.scheduling import extension_keys
 from vrm.system import plugins
 
 # ------------------------------------------------------------------------------- the settings
 
 
 class Applications(BaseModel):
-    """The programs and the jobs that name them."""
+    """The programs, and the jobs that name them."""
 
     model_config = STRICT
     path: FilePath = Path(".")  # the directory of the programs
     queue: FilePath = Path("queue")  # the queue file
-    heatmap: HeatmapPath | None = None  # which applications run well together; None = all alike
+    heatmap: HeatmapPath | None = None  # which applications run well together; None = no difference
     run_in: FilePath | None = None  # where jobs run; None = the queue file's directory
     programs: Programs = Field(default_factory=dict)  # others, by the names that jobs use
     any: Switch = False  # jobs may name any program by its path
     malleable: Names = ()  # those whose jobs may lend cores while they run
 
     def program(self, app: str, file: str = "") -> Path:
-        """The file that a job of this application runs; `file`: where it says so itself."""
+        """Return the file that a job of this application runs; `file`: the path that the job itself names."""
         return Path(file) if file else self.programs.get(app, self.path / app)
 
 
@@ -66,8 +66,8 @@ else:
 
 
 def _section(name: str, text: str, **more: Any) -> Any:
-    """A section whose keys are those of the table of `vrm.model.rules`, and `more`: a kind and a
-    default each."""
+    """Return a section with the keys of a section of the table in `vrm.model.rules`, and with `more`: a kind and a
+    default for each."""
     kinds: dict[str, Any] = {"backfilling": Backfilling, "seconds": Seconds, "number": Amount,
                              "count": Limit, "flag": Switch, "share": Share, "speed": Speed, "events": Events}
     keys: dict[str, Any] = {
@@ -80,7 +80,7 @@ class _Section(BaseModel):
     model_config = STRICT
 
 
-if TYPE_CHECKING:  # who needs their values asks `Settings.rules`, which has types
+if TYPE_CHECKING:  # for typed values use `Settings.rules`
     class Scheduling(_Section):
         """Which job starts next."""
 
@@ -121,7 +121,7 @@ class LauncherSettings(BaseModel):
 
     @property
     def one_node(self) -> bool:
-        """Whether its jobs are one process each: a job has one node, if its line does not say otherwise."""
+        """Whether jobs are single processes, so that a job has one node unless its line states otherwise."""
         return self.kind.strip().lower() == "direct"
 
 
@@ -129,27 +129,27 @@ class End(BaseModel):
     """When the allocation ends, and what that means for jobs."""
 
     model_config = STRICT
-    at: At = "auto"  # auto = what the batch system tells; never; seconds from the start
+    at: At = "auto"  # auto = reported by the batch system; never; seconds from the start
     margin: Seconds = 60.0  # before the end; nothing starts in it
-    fit: Switch = True  # what would not end before by its estimate is not started
+    fit: Switch = True  # start no job whose estimate goes beyond the end
 
 
 class Memory(BaseModel):
-    """What becomes of jobs that use more memory than they asked for."""
+    """The treatment of jobs that use more memory than they requested."""
 
     model_config = STRICT
-    over: Over = "warn"  # off = nobody looks
+    over: Over = "warn"  # off = not checked
 
 
 class Output(BaseModel):
-    """Where the outputs of jobs are when these have ended."""
+    """Where the output of ended jobs is kept."""
 
     model_config = STRICT
-    archive: Switch = False  # in one file instead of two for each job, but those that a job names itself
+    archive: Switch = False  # in one file instead of two for each job, except files that a job names itself
 
 
 class Replay(BaseModel):
-    """How a recorded queue is played."""
+    """How a recorded queue is replayed."""
 
     model_config = STRICT
     speed: Factor = 1.0  # 2 = the recorded delays halved
@@ -158,7 +158,7 @@ class Replay(BaseModel):
 class CoreSettings(BaseModel):
     """The checked settings of one run: frozen, all paths absolute, all times in seconds.
 
-    Settings compare equal when their values do, whichever file they were read from.
+    Settings are equal if their values are, whichever file they were read from.
     """
 
     model_config = STRICT
@@ -175,21 +175,21 @@ class CoreSettings(BaseModel):
     emulate: Switch = False  # a geometry larger than the machine, unbound
     node_classes: NodeClasses = Field(default_factory=list)  # what nodes have besides cores
     licences: Licences = Field(default_factory=dict)  # of the whole run
-    queues: QueueTable = Field(default_factory=dict)  # what jobs of each may take; in this order
+    queues: QueueTable = Field(default_factory=dict)  # limits for jobs of each queue; in this order
     allocation: Annotated[Allocation, _group("{Policy: compact}")] = Field(default_factory=defaults)
-    walltime: Walltime = "warn"  # for jobs that outrun their estimate
+    walltime: Walltime = "warn"  # for jobs that exceed their estimate
     memory: Annotated[Memory, _group("{Over: kill}")] = Field(default_factory=defaults)
     output: Annotated[Output, _group("{Archive: true}")] = Field(default_factory=defaults)
     grace: Seconds = 10.0  # between SIGTERM and SIGKILL
     end: Annotated[End, _group("{Margin: 120}")] = Field(default_factory=defaults)
     interrupted: Interrupted = "requeue"  # jobs that the end of the allocation interrupts
     retries: Limit = 0  # of a job that failed or ran too long
-    on_stop: OnStop = "kill"  # running jobs, when the manager is told to stop
+    on_stop: OnStop = "kill"  # running jobs, when the manager is stopped
     log: FilePath = Path("logs")  # directory of the jobs' output
     state: FilePath = Field(default_factory=lambda given: given.get("log", Path()) / "state")
     directory: FilePath = Field(default_factory=lambda given: given.get("state", Path()).parent)
     launcher: Annotated[LauncherSettings, _group("{AllowRoot: true}")] = Field(default_factory=defaults)
-    trust: Trust = "own"  # whose files are obeyed
+    trust: Trust = "own"  # whose files may be used
     replay: Annotated[Replay, _group("{Speed: 10}")] = Field(default_factory=defaults)
 
     extensions: Extensions = Field(default_factory=dict)  # keys of installed packages, by package
@@ -202,55 +202,56 @@ class CoreSettings(BaseModel):
 
     @property
     def base(self) -> Path:
-        """The directory of the configuration; without a file the current one."""
+        """The directory of the configuration, or the current one without a file."""
         return Path(self._source.directory or os.getcwd())
 
     @property
     def workplace(self) -> Path:
-        """The directory in which jobs run that have none of their own."""
+        """The working directory of jobs that have none of their own."""
         return self.applications.run_in or self.applications.queue.parent
 
     def where(self, key: str) -> str:
-        """Where a key such as `Scheduling.Algorithm`, or an entry of a list such as `NodeClasses.0`,
-        was written: `file:line`, or the file alone (without a file: `built-in defaults`) if the
-        value is the default."""
+        """Return where a key such as `Scheduling.Algorithm`, or a list entry such as `NodeClasses.0`, was written:
+        `file:line`. If the value is the default: the file alone, or `built-in defaults` without a file."""
         return self._source.place(tuple(int(word) if word.isdigit() else word
                                         for word in key.split(".")))
 
     def problem(self, key: str, message: str, hint: str = "") -> Problem:
-        """A problem with the value of `key`, for checks that are made elsewhere."""
+        """Return a problem with the value of `key`, for checks in other modules."""
         line = self._source.lines.get(tuple(key.split(".")))
         return Problem(self._source.file, line, key, message, hint)
 
     @property
     def rules(self) -> Rules:
-        """How a run schedules."""
-        return replace(Rules.of(self), queues=queues_of(self.queues), extensions=added_keys.text_of(self.extensions))
+        """The scheduling rules of the run."""
+        return replace(Rules.of(self), queues=queues_of(self.queues),
+                       extensions=extension_keys.text_of(self.extensions))
 
     @property
     def added(self) -> dict[str, Any]:
-        """The values of the keys of packages, by their names."""
-        return added_keys.values(self.extensions)
+        """The values of the keys of packages, by name."""
+        return extension_keys.values(self.extensions)
 
     def extended(self, place: str) -> Any:
-        """The value of a key that an extension of vrm's own adds, such as `Energy.Database`; None where none does."""
+        """Return the value of a key that one of vrm's own extensions adds, such as `Energy.Database`; None if none
+        adds it."""
         value: Any = self
         for word in map(attribute, place.split(".")):
             value = getattr(value, word, None)
         return value
 
     def _files_of_extensions(self) -> list[tuple[str, Path | None]]:
-        """The files that keys of extensions name, with their places."""
+        """Return the files that keys of extensions name, with these keys."""
         return [(f"{name}.{info.alias}", getattr(value, key)) for name, value in (
             (info.alias, getattr(self, key)) for key, info in type(self).model_fields.items()
             if key not in CoreSettings.model_fields) if isinstance(value, BaseModel)
             for key, info in type(value).model_fields.items() if isinstance(getattr(value, key), Path)]
 
     def check_files(self) -> list[Problem]:
-        """What is wrong with the files and directories that the settings name.
+        """Return the problems with the files and directories that the settings name.
 
-        Apart from load(), because the status queries must answer without them. The queue file
-        need not exist yet, and Log, State and Directory are made when they are needed.
+        Separate from load(), because status queries must work without these files. The queue file need not exist yet,
+        and Log, State and Directory are created when they are needed.
         """
         named = [
             ("Applications.Path", self.applications.path, _must_be_directory),
@@ -287,20 +288,20 @@ else:
 
 
 def dump(settings: Settings) -> dict[str, Any]:
-    """The settings as a mapping under the YAML's own key names, of plain values only.
+    """Return the settings as a mapping of plain values with the key names of the YAML file.
 
-    Written as YAML and loaded again it gives equal settings, wherever the file stands.
+    Written as YAML and loaded again they are equal, in any directory.
     """
     return settings.model_dump(mode="json", by_alias=True)
 
 
 def to_line(settings: Settings) -> str:
-    """The settings as one line, for another process of this machine."""
+    """Return the settings as one line, for another process on this machine."""
     return json.dumps([dump(settings), str(settings.base), settings._source.file])
 
 
 def of_line(line: str) -> Settings:
-    """The settings of such a line: equal ones, with the same places of their files."""
+    """Return the settings of such a line: equal ones, with the same paths."""
     values, base, file = json.loads(line)
     return validated(Settings, values, Source(file=file, directory=base), [])
 
@@ -351,18 +352,18 @@ NO_CONFIG = "none; every key has its default"
 
 
 def load(path: str | os.PathLike[str] | None = None, client: bool = False) -> Settings:
-    """Read and check a configuration file; None gives the defaults. `client`: for a program behind `vrm run --`
-    (see `vrm.config.paths.default_log`).
+    """Read and check a configuration file; None gives the defaults. `client`: for a program behind `vrm run --` (see
+    `vrm.config.paths.default_log`).
 
-    Relative paths inside the file are relative to its directory (for None: to the current one).
-    Raises ConfigError with everything that is wrong.
+    Relative paths inside the file are relative to its directory (for None: to the current one). Raises ConfigError
+    with all mistakes.
     """
     document = Document.nothing(os.getcwd()) if path is None else Document.read(path)
     log = default_log(document.source.directory, client)
     if "Log" not in document.mapping and log != LOG:
         document = replace(document, mapping={**document.mapping, "Log": log})
     settings = document.checked(Settings)
-    wrong = [document.problem(place, message) for place, message in added_keys.faults(settings.extensions)]
+    wrong = [document.problem(place, message) for place, message in extension_keys.faults(settings.extensions)]
     if wrong:
         raise ConfigError(wrong)
     return settings

@@ -1,9 +1,8 @@
-"""YAML to plain values with the lines of their keys; and the values checked against a model, so that
-every mistake is reported with file, line, key and the fix.
+"""Read YAML as plain values with the lines of their keys, and check the values against a model, so that every mistake
+is reported with file, line, key and the fix.
 
-The reader gives text and line numbers only; what a text means (a number, a path, a choice) is
-decided by the setting it is given for. So `Nodes: "8"` and `Nodes: 8` are the same, and `no`,
-`010` or `1.10` are not changed before they reach a setting that holds text.
+The reader returns only text and line numbers. The setting decides what a text means (a number, a path, a choice). So
+`Nodes: "8"` and `Nodes: 8` are the same, and `no`, `010` or `1.10` reach a setting that holds text unchanged.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import yaml
 
 from vrm.config.problems import ConfigError, Problem
 
-if TYPE_CHECKING:  # loaded where something is checked: many commands only look up where files are
+if TYPE_CHECKING:  # imported only where values are checked: many commands just look up paths
     from pydantic import BaseModel
 
 # The keys that lead to a value: ("Scheduling", "Algorithm"); entries of a list count from 0.
@@ -33,8 +32,8 @@ Model = TypeVar("Model", bound="BaseModel")
 
 @dataclass(frozen=True)
 class Source:
-    """Where settings were read. Takes no part in comparisons: equal settings are equal
-    whichever file they came from."""
+    """Where settings were read. Not part of comparisons: settings with equal values are equal, whichever file they
+    came from."""
 
     file: str = field(default="built-in defaults", compare=False)
     directory: str = field(default="", compare=False)  # for relative paths; "" = the current one
@@ -47,13 +46,13 @@ class Source:
 
 
 def shown(text: str, limit: int = 60) -> str:
-    """The text as it can safely go to a terminal: control characters escaped, cut to `limit`."""
+    """Return the text so that it is safe for a terminal: control characters escaped, cut to `limit` characters."""
     safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     return safe if len(safe) <= limit else safe[: limit - 3] + "..."
 
 
 def found(value: Any) -> str:
-    """What a message says was found in place of what was wanted."""
+    """Return what a message reports as found instead of the expected value."""
     if value is None:
         return "nothing"
     if isinstance(value, dict):
@@ -65,8 +64,8 @@ def found(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Document:
-    """A YAML file as mappings, lists, texts and None, with the lines of its keys: what is checked
-    against a model, and what mistakes found later are told with."""
+    """A YAML file as mappings, lists, texts and None, with the lines of its keys; to be checked against a model, and
+    for reporting mistakes that are found later."""
 
     mapping: dict[str, Any]
     source: Source
@@ -75,8 +74,8 @@ class Document:
     @classmethod
     def read(cls, path: str | os.PathLike[str], depth: int = _DEPTH,
              example: str = "Nodes: 8") -> Document:
-        """Read a file; groups of keys lie at most `depth` levels deep. Raises ConfigError where
-        there is no YAML with keys; other mistakes are kept for `checked`."""
+        """Read a file; groups of keys are nested at most `depth` levels deep. Raises ConfigError if it is not YAML
+        with keys; other mistakes are kept for `checked`."""
         file = os.fsdecode(path)
         root = _composed(_text(file), file)
         directory = os.path.dirname(os.path.abspath(file))
@@ -92,30 +91,29 @@ class Document:
 
     @classmethod
     def nothing(cls, directory: str) -> Document:
-        """What stands in no file, for the defaults; relative paths are relative to `directory`."""
+        """Return an empty document for the defaults; relative paths start at `directory`."""
         return cls({}, Source(directory=directory), [])
 
     def checked(self, model: type[Model]) -> Model:
-        """The file's values as the model has them; ConfigError with everything that is wrong."""
+        """Return the file's values as a model. Raises ConfigError with all mistakes."""
         return validated(model, self.mapping, self.source, self.problems)
 
     def placed(self, model: type[Model], mapping: dict[str, Any],
                places: Mapping[Location, Location]) -> Model:
-        """A model of another mapping, some of whose keys come from this file: `places` tells
-        where in the file each of those stands. Relative paths are relative to the file's
-        directory. Raises ConfigError."""
+        """Return a model of another mapping that was made from this file: `places` maps its keys to their places in
+        the file. Relative paths are relative to the file's directory. Raises ConfigError."""
         lines = {key: self.source.lines[place] for key, place in places.items()
                  if place in self.source.lines}
         return validated(model, mapping, replace(self.source, lines=lines), [])
 
     def problem(self, location: Location, message: str, hint: str = "") -> Problem:
-        """A problem with what stands at a location of the file."""
+        """Return a problem with the value at a location of the file."""
         return Problem(self.source.file, self.source.lines.get(location), dotted(location),
                        message, hint)
 
 
 def _text(file: str) -> str:
-    """The file's text, or ConfigError with the reason why there is none."""
+    """Return the file's text. Raises ConfigError with the reason if it cannot be read."""
     try:
         with open(file, "rb") as stream:
             content = stream.read()
@@ -139,12 +137,12 @@ def _text(file: str) -> str:
 
 
 def reason(error: OSError) -> str:
-    """The system's words, in small letters."""
+    """Return the system's error message in lower case."""
     return (error.strerror or str(error)).lower()
 
 
 def _unreadable(file: str, message: str, hint: str, line: int | None = None) -> ConfigError:
-    """The error where one mistake hides all others."""
+    """Return the error of a mistake that prevents further checks."""
     return ConfigError([Problem(file, line, "", message, hint)])
 
 
@@ -159,8 +157,8 @@ def _similar_file(file: str) -> str:
 
 
 class _Reader(yaml.SafeLoader):
-    """PyYAML's reader, made to accept what YAML allows: tabs between a value and its comment,
-    and anywhere else where they do not indent."""
+    """PyYAML's reader, extended to accept all tabs that YAML allows: between a value and its comment, and anywhere
+    else where they do not indent."""
 
     def scan_to_next_token(self) -> None:
         super().scan_to_next_token()
@@ -176,7 +174,7 @@ class _Reader(yaml.SafeLoader):
             super().scan_to_next_token()
 
 
-# PyYAML's words for a mistake; ours; the mend; whether it began where PyYAML looked back to.
+# PyYAML's text for a mistake; vrm's text; the fix; whether the mistake begins at PyYAML's context mark.
 _SYNTAX = [
     (r"character '\\t'", "a tab is used to indent", "indent with spaces", False),
     (
@@ -246,7 +244,7 @@ _SYNTAX = [
 
 
 def _composed(text: str, file: str) -> yaml.Node | None:
-    """The YAML's tree with line marks; ConfigError with line and column where there is none."""
+    """Return the YAML tree with line marks. Raises ConfigError with line and column if the text is not YAML."""
     try:
         return yaml.compose(text, Loader=_Reader)
     except yaml.reader.ReaderError as error:
@@ -271,13 +269,13 @@ def _composed(text: str, file: str) -> yaml.Node | None:
 
 
 def _is_empty(node: yaml.Node) -> bool:
-    """Whether nothing is written there. A lone ~ is not nothing: it is the home directory."""
+    """Return whether the node is empty. A lone ~ is not empty: it is the home directory."""
     null = isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null"
     return null and node.value != "~"
 
 
 def _plain(node: yaml.Node, location: Location, source: Source, problems: list[Problem]) -> Any:
-    """The node as mappings, lists, texts and None; notes the lines of its keys in `source`."""
+    """Return the node as mappings, lists, texts and None; records the lines of its keys in `source`."""
 
     def complain(node: yaml.Node, location: Location, message: str, hint: str) -> None:
         line = node.start_mark.line + 1
@@ -291,7 +289,7 @@ def _plain(node: yaml.Node, location: Location, source: Source, problems: list[P
             return None
         if _unusable(node.value):
             complain(node, location, "contains a character that no path or argument can hold", "remove it")
-        return node.value.encode(errors="replace").decode()  # half of a pair is not Unicode, and nobody can print it
+        return node.value.encode(errors="replace").decode()  # a lone surrogate is not Unicode, and cannot be printed
     if len(location) >= source.depth:
         return {} if isinstance(node, yaml.MappingNode) else []
     if isinstance(node, yaml.SequenceNode):
@@ -305,7 +303,7 @@ def _plain(node: yaml.Node, location: Location, source: Source, problems: list[P
 
 def _mapping(node: Any, location: Location, source: Source, problems: list[Problem],
              complain: Callable[[yaml.Node, Location, str, str], None]) -> dict[str, Any]:
-    """The keys of a mapping with their values."""
+    """Return the keys of a mapping with their values."""
     mapping: dict[str, Any] = {}
     for key_node, value_node in node.value:
         key = key_node.value
@@ -327,7 +325,7 @@ def _unusable(text: str) -> bool:
 
 
 def dotted(location: Location) -> str:
-    """The name of a key with its sections: `Allocation.Policy`."""
+    """Return the name of a key with its sections: `Allocation.Policy`."""
     return ".".join(shown(part) for part in location if isinstance(part, str))
 
 
@@ -336,13 +334,13 @@ def dotted(location: Location) -> str:
 
 def validated(model: type[Model], mapping: dict[str, Any], source: Source,
                problems: list[Problem]) -> Model:
-    """A model from plain values; ConfigError with `problems` and all that is found here."""
+    """Return a model of plain values. Raises ConfigError with `problems` and all mistakes found here."""
     from pydantic import ValidationError
 
     try:
         settings = model.model_validate(mapping, context=source)
     except ValidationError as error:
-        # A default that depends on a wrong value is no mistake of its own.
+        # A default that depends on a wrong value is not a separate mistake.
         problems += [_problem(part, source, model)
                      for part in error.errors(include_url=False, include_input=False)
                      if part["type"] != "default_factory_not_called"]
@@ -352,7 +350,7 @@ def validated(model: type[Model], mapping: dict[str, Any], source: Source,
 
 
 def _problem(error: Any, source: Source, model: type[BaseModel]) -> Problem:
-    """One complaint of the validation as a problem with its line."""
+    """Return one validation error as a problem with its line."""
     location: Location = error["loc"]
     in_key = location[-1:] == ("[key]",) and location not in source.lines
     if in_key:  # pydantic's mark for the name itself, in a mapping that takes any name
@@ -377,12 +375,12 @@ def _problem(error: Any, source: Source, model: type[BaseModel]) -> Problem:
 
 
 def keys(model: Any) -> list[str]:
-    """The names of the keys of a section, as users write them."""
+    """Return the names of a section's keys, as users write them."""
     return [info.alias for info in model.model_fields.values()]
 
 
 def _levels(model: type[BaseModel], name: str = "") -> Iterator[tuple[str, list[str]]]:
-    """The name of every section (the top level is "") and its keys."""
+    """Yield the name of every section (the top level is "") and its keys."""
     yield name, keys(model)
     for info in model.model_fields.values():
         inner = _section(info.annotation)
@@ -391,7 +389,7 @@ def _levels(model: type[BaseModel], name: str = "") -> Iterator[tuple[str, list[
 
 
 def _section(annotation: Any) -> type[BaseModel] | None:
-    """The model of a section, also where a list holds many."""
+    """Return the model of a section, also for a list of them; None if there is none."""
     from pydantic import BaseModel
 
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
@@ -400,7 +398,7 @@ def _section(annotation: Any) -> type[BaseModel] | None:
 
 
 def _unknown(location: Location, model: type[BaseModel]) -> tuple[str, str]:
-    """What is wrong about an unknown key, and what to do."""
+    """Return what is wrong with an unknown key, and the fix."""
     from vrm.config.paths import OF_EXTENSIONS
 
     name = str(location[-1])
@@ -412,10 +410,10 @@ def _unknown(location: Location, model: type[BaseModel]) -> tuple[str, str]:
 
 
 def _meant(location: Location, model: type[BaseModel]) -> str:
-    """A hint for an unknown key: the right spelling, the right place, or the keys there are."""
+    """Return a hint for an unknown key: the right spelling, the right place, or the list of keys."""
     wrong = str(location[-1]).lower()
     levels = dict(_levels(model))
-    # In a mapping that takes any name, that of the mapping says which keys there are.
+    # In a mapping that accepts any name, the mapping's own name determines the keys.
     here = next((part for part in reversed(location[:-1]) if part in levels), "")
     spelling = {key.lower(): key for key in levels[here]}
     if wrong in spelling:

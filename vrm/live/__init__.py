@@ -1,1 +1,1 @@
-"""The manager on the wall clock: allocation, launching, markers, journal, the loop."""
+"""The manager that runs jobs in real time: allocation, launching, marker files, journal and event loop."""

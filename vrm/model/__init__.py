@@ -1,6 +1,6 @@
-"""Plain data of the manager: jobs, nodes, the cluster's booking of cores, placements, heatmaps.
+"""Plain data of the manager: jobs, nodes, the cluster with its bookings of cores, placements, heatmaps.
 
-Nothing here reads a clock, a file, the environment or a process table.
+Nothing in this package reads a clock, a file, the environment or the process table.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ else:
         "placement": ("CoreLayout", "CorePlacement", "Placement", "RankSlot")}
 
     def __getattr__(name):
-        """What is asked for, loaded then: commands that look at a file need little of all this."""
+        """Import a name on first use: commands that only look at a file need few of these modules."""
         for module, names in _PLACES.items():
             if name in names:
                 globals()[name] = found = getattr(import_module(f"vrm.model.{module}"), name)

@@ -1,8 +1,7 @@
-"""Amounts of countable resources: whole numbers of base units, so that ten times 0.1 is 1, which
-floats do not give.
+"""Amounts of countable resources, as integers of base units: ten times 0.1 is then exactly 1, unlike with floats.
 
-Memory is counted in bytes, everything else in thousandths. What people read and write is GiB of
-memory, and pieces of everything else.
+The base unit of memory is a byte, of everything else a thousandth. People read and write GiB of memory, and pieces of
+everything else.
 """
 
 from __future__ import annotations
@@ -14,41 +13,41 @@ from collections.abc import Iterable, Mapping
 from vrm.model.quantities import memory_text
 
 GPU, MEMORY = "gpu", "memory"
-"""The resources that vrm knows by itself; any other name is the user's."""
+"""The resources that vrm itself knows; any other name is defined by the user."""
 
 Amounts = tuple[tuple[str, int], ...]
-"""Amounts by name, in base units, sorted; none of them is 0."""
+"""Pairs of resource name and amount in base units, sorted by name, without zero amounts."""
 
 _UNITS: Mapping[str, int] = {MEMORY: 1 << 30}
 
 
 def unit(name: str) -> int:
-    """The base units of one of a resource: the bytes of a GiB of memory, else 1000."""
+    """Return how many base units one unit of a resource has: 2**30 bytes for a GiB of memory, otherwise 1000."""
     return _UNITS.get(name, 1000)
 
 
 @cache
 def base(name: str, amount: float) -> int:
-    """An amount in base units; what is above 0 is at least one of them. ValueError for less than 0
-    and for what is not a number."""
+    """Convert an amount to base units; a positive amount becomes at least 1. Raises ValueError if it is negative or
+    not finite."""
     if not 0 <= amount < math.inf:
         raise ValueError(f"an amount of {name} is a number from 0 on, not {amount!r}")
     return round(amount * unit(name)) or (1 if amount > 0 else 0)
 
 
 def people(name: str, amount: int) -> float:
-    """An amount of base units as people count it: GiB of memory, pieces of everything else."""
+    """Convert base units to the unit that people use: GiB of memory, pieces of everything else."""
     return amount / unit(name)
 
 
 def amounts(wanted: Mapping[str, float]) -> Amounts:
-    """The amounts of people's numbers; ValueError for one that is none."""
+    """Convert amounts in people's units to base units. Raises ValueError for an invalid amount."""
     found = ((name, base(name, amount)) for name, amount in wanted.items())
     return tuple(sorted(each for each in found if each[1]))
 
 
 def total(*parts: Iterable[tuple[str, int]]) -> Amounts:
-    """Amounts added by name."""
+    """Add amounts by resource name."""
     sums: dict[str, int] = {}
     for part in parts:
         for name, amount in part:
@@ -57,5 +56,5 @@ def total(*parts: Iterable[tuple[str, int]]) -> Amounts:
 
 
 def said(name: str, amount: int) -> str:
-    """An amount of base units for people: `4G` of memory, `2` of something else."""
+    """Format an amount of base units for people: `4G` of memory, `2` of anything else."""
     return memory_text(amount) if name == MEMORY else f"{people(name, amount):g}"

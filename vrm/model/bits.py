@@ -1,7 +1,7 @@
-"""Sets of nodes as integers: bit i stands for node i.
+"""Sets of nodes as integers: bit i is node i.
 
-An `&` over five thousand nodes takes nanoseconds, which is what lets a scheduling step ask
-"which of all nodes" without walking over them.
+An `&` over five thousand nodes takes nanoseconds, so a scheduling step can ask which nodes are free without a loop
+over all of them.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 
 count = int.bit_count
-"""How many nodes are in the set."""
+"""Return the number of nodes in a set."""
 
 
 def members(bits: int) -> Iterator[int]:
-    """The nodes of the set, lowest number first."""
+    """Yield the nodes of the set in ascending order."""
     while bits:
         low = bits & -bits
         yield low.bit_length() - 1
@@ -22,14 +22,14 @@ def members(bits: int) -> Iterator[int]:
 
 
 def lowest(bits: int, wanted: int) -> int:
-    """The subset of the `wanted` lowest-numbered nodes (all of them when there are fewer)."""
+    """Return the subset of the `wanted` lowest-numbered nodes (the whole set if it has fewer)."""
     if wanted <= 0:
         return 0
     if wanted == 1:
         return bits & -bits
     size = bits.bit_length()
     first, part, length = 0, bits, size
-    if size > 1000:  # look above the first node only as far as need be
+    if size > 1000:  # look above the first node only as far as necessary
         first = (bits & -bits).bit_length() - 1
         length = 4 * wanted if wanted > 15 else 60
         part = bits >> first
@@ -57,11 +57,11 @@ def lowest(bits: int, wanted: int) -> int:
 
 
 def runs(bits: int) -> list[tuple[int, int]]:
-    """The set as ranges: pairs of the first member and one past the last, ascending."""
+    """Return the set as ranges: pairs (first member, one past the last), ascending."""
     found = []
     stop = bits.bit_length()
     below = (1 << stop) - 1
-    while stop:  # from the highest range down: what is in it, then what is in the gap below
+    while stop:  # from the highest range down: remove the range, then the gap below it
         bits ^= below
         first = bits.bit_length()
         found.append((first, stop))

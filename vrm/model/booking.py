@@ -1,4 +1,4 @@
-"""A running job on a cluster: where it is, and when it is expected to end."""
+"""A running job on a cluster: where it runs, and when it is expected to end."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from vrm.model.placement import Placement
 
 
 class Booking(NamedTuple):
-    """A running job: its placement, start, and expected end, in seconds. That is the start and the
-    expected run time, until the job has outlived it and something else is expected.
+    """A running job: its placement, start and expected end (seconds).
 
-    `shares` say from when on it has lent which of its cores; none: it never did. `extra` are the
-    seconds by which its walltime is longer, since it ran or runs with fewer cores than it asked for, or slower.
-    `until`: how long jobs that borrowed cores of it are expected to run (see `vrm.model.sharing.loans`).
+    `expected_end` is the start plus the expected run time, until the job has run longer than that and gets another
+    estimate. `shares` lists which of its cores the job lent, and from when on (empty: it never lent any). `extra` is
+    the number of seconds by which its walltime is extended, because it ran or runs with fewer cores than it requested,
+    or slower. `until` is the time until which jobs that borrowed its cores are expected to run (see
+    `vrm.model.sharing.loans`).
     """
 
     job: Job
@@ -33,24 +34,25 @@ class Booking(NamedTuple):
 
     @property
     def gives(self) -> float:
-        """When its room is expected to be free."""
+        """The time at which its capacity is expected to be free."""
         return self.expected_end if self.expected_end > self.until else self.until
 
 
 class Watcher:
-    """Hears of every start, end and change on a cluster; a subclass says what it does then.
+    """Observer of a cluster: is notified of every start, end and change. Subclasses override the methods that they
+    need.
 
-    `booking` has `job`, `start`, `expected_end` (start + expected run time, s) and `placement`.
+    A `booking` has `job`, `start`, `expected_end` (start + expected run time, seconds) and `placement`.
     """
 
     def booked(self, booking: Booking) -> None:
-        """A job starts."""
+        """A job started."""
 
     def released(self, booking: Booking) -> None:
-        """A job has ended."""
+        """A job ended."""
 
     def revised(self, booking: Booking, before: float) -> None:
-        """A job that runs is expected to end otherwise than `before` (s)."""
+        """The expected end of a running job changed; `before` is the previous one (seconds)."""
 
     def nodes_changed(self) -> None:
-        """Nodes came or went."""
+        """Nodes came up or went down."""

@@ -1,4 +1,7 @@
-"""The cluster: which lanes of which nodes are taken, by whom and until when."""
+"""The cluster: which lanes or cores of which nodes are taken, by which job and until when.
+
+A lane (core share) is one half of each socket's cores; see `vrm.model.node.lane_of_socket`.
+"""
 
 from __future__ import annotations
 
@@ -19,26 +22,26 @@ from vrm.model.node import HALF, Node, Socket, node_classes
 from vrm.model.placement import CoreLayout, Placement, RankSlot
 from vrm.model.measured.power import pace
 from vrm.model.reservation import NO_CALENDAR, Calendar
-from vrm.model.sharing.rooms import Ledger
+from vrm.model.sharing.capacity import CapacityLedger
 
 if TYPE_CHECKING:
     from vrm.model.constraint import Constraint
 
-# What a named tuple's own constructor calls; without that detour, a third of the time.
+# The constructor of a named tuple calls this; calling it directly takes a third of the time.
 _new = tuple.__new__
 
 
 class Pool:
-    """Free and taken lanes of the nodes, as two sets of nodes; cheap to copy.
+    """Free and taken lanes and cores of the nodes, kept as sets of nodes and of cores; cheap to copy.
 
-    It is what policies see: the cluster as it is, or (a copy that was changed with `take` and
-    `give`) as it will be or would be. `nodes` and `classes` are facts. Policies that share nodes
-    core by core use `busy_cores`, a set of cores in the numbering of `layout`. `left` are the
-    amounts (base units) of countable resources by node, where there are any, `licences` those of
-    the whole run. `rooms` is what policies have asked of the nodes. `tenants` says which loads
-    (executable and ranks) hold which lanes now. `calendar` are the advance reservations; where there
-    are any, or there are `constraints`, `at` is the time (seconds) of which this is a view. `programs`
-    is what was measured of programs.
+    Policies see the machine as a pool: the cluster as it is now, or a copy that was changed with `take` and `give` to
+    show a future or hypothetical state. `nodes` and `classes` never change. `busy0` and `busy1` are the nodes whose
+    lane 0 or lane 1 is taken. Policies that share nodes core by core use `busy_cores`, a set of cores in the numbering
+    of `layout`. `left` has, for each countable resource, the amount (base units) that is left on each node; `licences`
+    has what is left of the licences of the whole run. `rooms` caches how many tasks fit on each node. `tenants` maps
+    each load (executable and ranks) to the lanes that it holds now. `calendar` has the advance reservations; if there
+    are any, or there are `constraints`, `at` is the time (seconds) that this view shows. `programs` has the
+    measurements of programs.
     """
 
     def __init__(self, nodes: Sequence[Node], licences: Mapping[str, float] | None = None
@@ -51,13 +54,13 @@ class Pool:
         self.layout = CoreLayout(nodes)
         self.busy_cores = 0
         self._down_cores = 0
-        self._empties = self._free = -1  # numbers of empty nodes and of free cores; -1: to be counted
+        self._empties = self._free = -1  # numbers of empty nodes and of free cores; -1: not counted yet
         names = sorted({name for each in self.classes for name in each.node.resources})
         self.left: dict[str, list[int]] = {
             name: [base(name, node.resources.get(name, 0)) for node in nodes] for name in names}
-        self._shared: frozenset[str] = frozenset()  # of `left`, what copies have, too
+        self._shared: frozenset[str] = frozenset()  # names in `left` whose lists are shared with copies
         self.licences = dict(amounts(licences or {}))
-        self.rooms = Ledger(self._all)
+        self.rooms = CapacityLedger(self._all)
         self.tenants: dict[tuple[str, int], list[int]] = {}
         self.calendar = NO_CALENDAR
         self.at = 0.0
@@ -65,14 +68,14 @@ class Pool:
         self.constraints: tuple[Constraint, ...] = ()
 
     def what_if(self) -> Pool:
-        """An independent copy of the free and taken state, for questions of the kind "what if
-        these jobs had ended and those had started". Its tenants stay those of now."""
+        """Return an independent copy of the free and taken state, to try out starts and ends of jobs. The `tenants` of
+        the copy stay those of now."""
         twin = Pool.__new__(Pool)
         self._copy_to(twin)
         return twin
 
     def copy(self) -> Pool:
-        """As `what_if`; that of a cluster is complete."""
+        """Return an independent copy: `what_if` for a pool; a cluster also copies its bookings."""
         return self.what_if()
 
     def _copy_to(self, twin: Pool) -> None:
@@ -84,13 +87,13 @@ class Pool:
         twin.left, twin.tenants = dict(self.left) if self.left else self.left, self.tenants
         twin._shared = self._shared = frozenset(self.left)
         twin.licences = dict(self.licences) if self.licences else self.licences
-        twin.rooms = Ledger(self._all, self.rooms if self.rooms.used else None)
+        twin.rooms = CapacityLedger(self._all, self.rooms if self.rooms.used else None)
         twin.calendar, twin.at = self.calendar, self.at
         twin.programs = self.programs
         twin.constraints = self.constraints and tuple([each.copy() for each in self.constraints])
 
     def close(self, nodes: int) -> None:
-        """Let nothing start on these nodes; for copies."""
+        """Mark nodes as down, so that nothing starts on them; only for copies."""
         self.up &= ~nodes
         for node in bits.members(nodes):
             self._down_cores |= self.layout.node_cores(node)
@@ -98,17 +101,18 @@ class Pool:
         self.rooms.touch(nodes, freed=False)
 
     def left_on(self, node: int) -> Callable[[str], int]:
-        """What tells how much of a resource is left on a node, in base units."""
+        """Return a function that gives how much of a resource is left on `node` (base units; 0 for an unknown
+        resource)."""
         left = self.left
         return lambda name: left[name][node] if name in left else 0
 
     def has_licences(self, job: Job) -> bool:
-        """Whether as many licences are left as the job takes."""
+        """Return whether the licences that the job takes are available."""
         return all(self.licences.get(name, 0) >= amount for name, amount in job.request.licences)
 
     @property
     def amounts(self) -> dict[str, list[float]]:
-        """What is left of each resource, by node."""
+        """What is left of each resource on each node, in people's units."""
         return {name: [people(name, amount) for amount in left]
                 for name, left in self.left.items()}
 
@@ -137,9 +141,9 @@ class Pool:
 
     @property
     def free_cores(self) -> int:
-        """Cores that nobody holds, on nodes that are up (see `layout`) and of which nobody holds a lane."""
+        """Free cores (numbered as in `layout`) of nodes that are up and have no lane taken."""
         taken = self.busy_cores | self._down_cores
-        if self.busy0 or self.busy1:  # where jobs of a policy by lanes run still
+        if self.busy0 or self.busy1:  # jobs of a policy by lanes still run here
             taken |= self.layout.cores_of(self.busy0 | self.busy1)
         return self.layout.all & ~taken
 
@@ -156,8 +160,8 @@ class Pool:
         return self._free
 
     def free_on(self, node: int) -> int:
-        """Cores of a node that nobody holds and no lane keeps; 0 when it is down. For policies of
-        users: docs/how-to/policies.md."""
+        """Return the number of free cores of a node that are in no taken lane; 0 if it is down. For users' policies:
+        docs/how-to/policies.md."""
         if not self.up >> node & 1:
             return 0
         facts = self.nodes[node]
@@ -169,15 +173,15 @@ class Pool:
         return facts.cores - bits.count(self.busy_cores & self.layout.node_cores(node))
 
     def boundaries(self, now: float) -> Sequence[float]:
-        """When reservations or constraints change what there is, after `now`, ascending."""
+        """Return the times after `now` at which reservations or constraints change what is available, ascending."""
         if not self.constraints:
             return self.calendar.boundaries(now)
         return sorted({*self.calendar.boundaries(now),
                        *(time for each in self.constraints for time in each.boundaries(now))})
 
     def take(self, job: Job, placement: Placement, begun: float | None = None) -> None:
-        """Mark the placement's lanes or cores, amounts, licences and what constraints count as taken; `begun`: since
-        when or from when on, if that is not the time of this view."""
+        """Mark everything that the placement takes as taken: lanes or cores, amounts, licences, and what constraints
+        count. `begun` is the start of the job, if it is not the time of this view."""
         lane0, lane1, cores = placement.room
         self.busy0 |= lane0
         self.busy1 |= lane1
@@ -193,7 +197,8 @@ class Pool:
                 each.take(job, placement, begin, begin + job.walltime * placement.pace)
 
     def clashes(self, placement: Placement) -> bool:
-        """Whether something that a placement holds is taken or on a node that is down. Lenders hold what they lend."""
+        """Return whether something that the placement holds is already taken, or is on a node that is down. Lent cores
+        belong to their lender, so a placement on them clashes only if a node is down or its own capacity is taken."""
         lane0, lane1, cores = placement.room
         if placement.lease is not None and (placement.node_set & ~self.up or not (lane0 or lane1 or cores)):
             return bool(placement.node_set & ~self.up)
@@ -217,8 +222,8 @@ class Pool:
             each.give(job, placement)
 
     def keep_common(self, *others: Pool, nodes: bool = True) -> None:
-        """Keep as free only what is free in all the others, too; without `nodes` their cores and amounts stay as
-        they are, for whoever knows more of them."""
+        """Keep as free only what is free in all the other pools, too. With `nodes=False`, taken cores and amounts of
+        nodes stay unchanged, for a caller that knows them better."""
         busy0, busy1, busy_cores, down = self.busy0, self.busy1, self.busy_cores, self._down_cores
         for other in others:
             self.up &= other.up
@@ -232,7 +237,7 @@ class Pool:
                     mine.keep_common(its, other.at)
         self.busy0, self.busy1, self.busy_cores, self._down_cores = busy0, busy1, busy_cores, down
         self._empties = self._free = -1
-        for name, left in self.left.items() if nodes else ():  # many have the same list
+        for name, left in self.left.items() if nodes else ():  # many pools share one list
             lists = {id(each): each for each in (left, *(other.left[name] for other in others))}
             if len(lists) > 1:
                 self.left[name] = list(map(min, *lists.values()))
@@ -243,15 +248,14 @@ class Pool:
         self.rooms.touch(self._all, freed=False)
 
     def alike(self, other: Pool) -> bool:
-        """Whether the same is free as in the other, in every respect."""
+        """Return whether exactly the same is free in the other pool."""
         return (self.busy_cores == other.busy_cores and self.busy0 == other.busy0 and self.busy1 == other.busy1
                 and self.up == other.up and self._down_cores == other._down_cores and self.left == other.left
                 and self.licences == other.licences
                 and all(mine.alike(its) for mine, its in zip(self.constraints, other.constraints)))
 
     def returns(self, placement: Placement) -> int:
-        """How much of the placement's size comes back when its job ends: what is on nodes that
-        are up."""
+        """Return how much of the placement's size becomes free when its job ends: the part on nodes that are up."""
         if self.up == self._all:
             return placement.size
         lane0, lane1, cores = placement.room
@@ -276,8 +280,8 @@ class Pool:
             self.left[name][node] += sign * amount
 
 
-def move_in(tenants: dict[tuple[str, int], list[int]], job: Job, placement: Placement) -> None:
-    """Add the lanes of a job to those of its load, or where they are there already, take them out."""
+def toggle_tenant(tenants: dict[tuple[str, int], list[int]], job: Job, placement: Placement) -> None:
+    """Add the lanes of a job to those of its load; if they are already there, remove them."""
     tenant = tenants.setdefault((job.app, job.procs), [0, 0])
     tenant[0] ^= placement.room[0]
     tenant[1] ^= placement.room[1]
@@ -288,9 +292,9 @@ def move_in(tenants: dict[tuple[str, int], list[int]], job: Job, placement: Plac
 class Cluster(Pool):
     """The nodes of the allocation and the jobs that run on them.
 
-    `held` are the devices that jobs have, `all_licences` those of the run, taken or not.
-    `generation` counts the changes, so that answers derived from the state can be kept until
-    it changes. Whoever keeps a plan of the future may append itself to `watchers`.
+    `held` has the devices that jobs hold, `all_licences` the licences of the run, free or taken. `generation` counts
+    the changes, so that answers derived from the state can be cached until it changes. An object that keeps a plan of
+    the future can append itself to `watchers`.
     """
 
     def __init__(self, nodes: Iterable[Node], licences: Mapping[str, float] | None = None
@@ -307,8 +311,8 @@ class Cluster(Pool):
         self._orders: dict[str, list[tuple[float, int]]] = {}
 
     def _in_order(self, by: str) -> list[tuple[float, int]]:
-        """A time of the running jobs' bookings and their ids, earliest first; kept in order from the first question
-        on."""
+        """Return pairs (time, job id) of the running jobs, earliest first; `by` names the time of the booking. Kept
+        sorted from the first call on."""
         found = self._orders.get(by)
         if found is None:
             found = self._orders[by] = sorted((getattr(booking, by), job_id)
@@ -317,17 +321,17 @@ class Cluster(Pool):
 
     @property
     def limits(self) -> list[tuple[float, int]]:
-        """(end of the walltime, job id) of the running jobs, earliest first."""
+        """Pairs (end of the walltime, job id) of the running jobs, earliest first."""
         return self._in_order("limit")
 
     @property
     def ends(self) -> list[tuple[float, int]]:
-        """(when its room is expected to be free, job id) of the running jobs, earliest first."""
+        """Pairs (time at which its capacity is expected to be free, job id) of the running jobs, earliest first."""
         return self._in_order("gives")
 
     def copy(self) -> Cluster:
-        """An independent copy with all bookings, for a run that continues from here. Watchers stay
-        with the original."""
+        """Return an independent copy with all bookings, for a run that continues from here. The copy has no
+        watchers."""
         twin = Cluster.__new__(Cluster)
         self._copy_to(twin)
         twin.tenants = {load: list(lanes) for load, lanes in self.tenants.items()}
@@ -342,19 +346,19 @@ class Cluster(Pool):
 
     @classmethod
     def regular(cls, nodes: int, sockets: int, cores: int, prefix: str = "n") -> Cluster:
-        """A cluster of equal nodes named n0, n1, ..."""
+        """Return a cluster of equal nodes named n0, n1, ..."""
         return cls(Node(f"{prefix}{i}", (cores,) * sockets) for i in range(nodes))
 
     @property
     def cores(self) -> int:
-        """Cores of all nodes, up or down."""
+        """Number of cores of all nodes, up or down."""
         return sum(node.cores for node in self.nodes)
 
     def book(self, job: Job, placement: Placement, now: float) -> Booking:
-        """Give what the placement holds to the job until `now` plus its expected run time, and devices
-        where it wants some: those that the placement has already, else the nearest.
+        """Start a job: take what its placement holds, until `now` plus its expected run time. If it requests devices
+        and the placement has none yet, assign the nearest ones.
 
-        Raises ValueError when one of them is not free: a policy has erred.
+        Raises ValueError if something is not free: then the policy has a bug.
         """
         job_id = job.id
         if super().clashes(placement):
@@ -368,7 +372,7 @@ class Cluster(Pool):
         if placement.lease is not None:
             for lender, cores in placement.lease.lent:
                 self.loans.lend(self, Loan(lender, job_id, cores, now, end), stops=True)
-            self.loans.guests.add(job_id)
+            self.loans.borrowing_jobs.add(job_id)
         booking = self.bookings[job_id] = _new(Booking, (job, placement, now, end, (), extra, 0.0))
         self._insert(booking)
         known = self._empties, self._free
@@ -380,11 +384,12 @@ class Cluster(Pool):
         return booking
 
     def clashes(self, placement: Placement) -> bool:
-        """Whether cores or devices of a placement are taken, or a node of it is down."""
+        """Return whether cores or devices of a placement are taken, or one of its nodes is down."""
         return super().clashes(placement) or devices.clash(self.held, placement.devices)
 
     def _completed(self, job: Job, placement: Placement) -> Placement:
-        """The placement with devices, if the job wants some, and with how fast it is there."""
+        """Return the placement with devices, if the job requests some, and with its pace there; mark the devices as
+        held."""
         if placement.parts:
             return Placement.together([self._completed(*each) for each in zip(job.parts, placement.parts)])
         given = placement.devices
@@ -395,20 +400,20 @@ class Cluster(Pool):
         return placement.but(devices=given, pace=paced) if given or paced != placement.pace else placement
 
     def _recount(self, job: Job, placement: Placement, known: tuple[int, int], sign: int) -> None:
-        """Bring up to date how many nodes and cores are free, and whose lanes those are of which nodes have two,
-        after a start (-1) or an end (+1). `known`: the empty nodes and the free cores before."""
+        """Update the counts of empty nodes and free cores, and the tenants of lanes, after a start (sign -1) or an end
+        (+1). `known` has the counts of empty nodes and free cores before it."""
         lane0, lane1, cores = placement.room
         empties, free = known
         if not (lane0 or lane1):
             self._free = free + sign * self.returns(placement) if free >= 0 else -1
-        elif lane0 == lane1 and not cores:  # it has its nodes for itself
+        elif lane0 == lane1 and not cores:  # the job has its nodes to itself
             self._empties = empties + sign * self.returns(placement) if empties >= 0 else -1
         elif placement.lease is None:
             for part, place in zip(job.parts, placement.parts or (placement,)):
-                move_in(self.tenants, part, place)
+                toggle_tenant(self.tenants, part, place)
 
     def release(self, job_id: int) -> Booking:
-        """Free the cores of a running job; KeyError when it does not run."""
+        """Free what a running job holds and return its booking. Raises KeyError if it does not run."""
         booking = self.bookings.pop(job_id)
         job, placement = booking[:2]
         self._remove(booking)
@@ -427,7 +432,7 @@ class Cluster(Pool):
         return booking
 
     def _insert(self, booking: Booking) -> None:
-        """Note when it ends."""
+        """Add its times to the sorted lists."""
         for by, order in self._orders.items():
             bisect.insort(order, (getattr(booking, by), booking.job.id))
 
@@ -437,16 +442,16 @@ class Cluster(Pool):
             del order[bisect.bisect_left(order, (getattr(booking, by), booking.job.id))]
 
     def revise(self, job_id: int, end: float, now: float = -math.inf) -> Booking:
-        """Expect the end of a running job at another time, in seconds; KeyError when it does not
-        run. With `now`, the jobs whose cores it has borrowed are slower until then."""
+        """Change the expected end of a running job (seconds). With `now`, the jobs that lend it cores are expected to
+        be slower until that end. Raises KeyError if the job does not run."""
         booking = self.reshape(job_id, expected_end=end)
         if self.loans and now > -math.inf:
-            self.loans.outlives(self, job_id, now, end)
+            self.loans.extend_loans(self, job_id, now, end)
         return booking
 
     def reshape(self, job_id: int, **changes: Any) -> Booking:
-        """Something of a running job's booking is otherwise now: its cores, or its ends. Watchers hear
-        of it once. KeyError when it does not run."""
+        """Change fields of a running job's booking, such as its placement or its ends; observers are notified once.
+        Raises KeyError if the job does not run."""
         before = self.bookings[job_id]
         booking = self.bookings[job_id] = before._replace(**changes)
         self._remove(before)
@@ -457,18 +462,18 @@ class Cluster(Pool):
         return booking
 
     def slots(self, booking: Booking) -> Iterator[RankSlot]:
-        """The place of every rank of a running job now, in rank order."""
+        """Yield the current place of every rank of a running job, in rank order."""
         lent = self.loans.lent(booking.job.id) if self.loans else 0
         return slots(booking.placement, lent, self.nodes, self.layout)
 
     def pass_time(self, now: float) -> None:
-        """It is `now`: where constraints have changed by themselves, answers are to be found again."""
+        """Set the time to `now`. If a constraint has changed by itself since, cached answers become invalid."""
         if any(time <= now for each in self.constraints for time in each.boundaries(self.at)):
             self.generation += 1
         self.at = now
 
     def set_up(self, node: int, up: bool) -> None:
-        """Bring a node into use or take it out (jobs on it keep their cores until released)."""
+        """Mark a node as up or down. Jobs on it keep their cores until they are released."""
         self.up = self.up | (1 << node) if up else self.up & ~(1 << node)
         cores = self.layout.node_cores(node)
         self._down_cores = self._down_cores & ~cores if up else self._down_cores | cores
@@ -479,23 +484,23 @@ class Cluster(Pool):
             watcher.nodes_changed()
 
     def set_calendar(self, calendar: Calendar) -> None:
-        """Take other advance reservations. Whoever keeps a plan sees that they are others."""
+        """Replace the advance reservations. Objects that keep a plan notice it at their next step."""
         self.calendar = calendar
         self.generation += 1
 
     @property
     def taken_cores(self) -> int:
-        """Cores in use by the ranks of all jobs."""
+        """Number of cores in use by the ranks of all jobs."""
         return (sum(booking.placement.cores for booking in self.bookings.values())
                 - (self.loans.cores(self) if self.loans else 0))
 
     def jobs_on(self, node: int) -> list[int]:
-        """Ids of the jobs on a node, lowest first."""
+        """Return the ids of the jobs on a node, ascending."""
         return sorted(i for i, b in self.bookings.items()
                       if b.placement.node_set >> node & 1)
 
     def view(self) -> list[list[Socket]]:
-        """Who holds which core: for every node its sockets with the job id on each core."""
+        """Return for every node its sockets, with the id of the job on each core."""
         sockets = [[Socket(i, [None] * cores) for i, cores in enumerate(node.sockets)]
                    for node in self.nodes]
         for job_id, booking in self.bookings.items():
@@ -508,7 +513,7 @@ class Cluster(Pool):
                 for socket in sockets[node]:
                     count = len(socket.slots)
                     here, cores = cores & ((1 << count) - 1), cores >> count
-                    if bits.count(here) == count:  # quicker: there may be a million cores
+                    if bits.count(here) == count:  # faster: there may be a million cores
                         socket.slots[:] = [job_id] * count
                     else:
                         for core in bits.members(here):
@@ -516,10 +521,10 @@ class Cluster(Pool):
         return sockets
 
     def remaining(self, node: int, now: float) -> float | None:
-        """Seconds until the first job on the node is expected to end; None when it has none."""
+        """Return the seconds until the first job on the node is expected to end; None if no job runs there."""
         ends = [self.bookings[i].gives for i in self.jobs_on(node)]
         return max(0.0, min(ends) - now) if ends else None
 
     def running(self) -> Iterator[Booking]:
-        """The running jobs, earliest expected end first."""
+        """Yield the bookings of the running jobs, earliest expected end first."""
         return (self.bookings[job_id] for _, job_id in self.ends)

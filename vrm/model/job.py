@@ -1,4 +1,4 @@
-"""A job: what the user asked for, and the states it goes through."""
+"""A job: what its user requested, and the states that it passes through."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vrm.model.quantities import fold_range, to_ranges
 
 
 class JobState(str, enum.Enum):
-    """Where a job is in its life; the value is the word that files and tables use."""
+    """The state of a job; the value is the word that files and tables use."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -25,18 +25,21 @@ class JobState(str, enum.Enum):
 
     @property
     def ended(self) -> bool:
-        """Whether a job in this state will never run (again)."""
+        """Whether the state is final: the job neither waits nor runs."""
         return self is not JobState.QUEUED and self is not JobState.RUNNING
 
 
 OK, ANY, START, FAIL = "", "any", "start", "fail"
-"""What a job waits for of another: that it completes, that it ends, that it has begun (or will not), or that
-it ends without success."""
+"""What a job waits for of another job: that it completes (OK), that it ends in any way (ANY), that it has started or
+never will (START), or that it ends without success (FAIL)."""
 
 
 class Dependency(NamedTuple):
-    """That a job waits for the jobs `ids`: see OK for the kinds. With a `name` these are the jobs of that name
-    (see `resolved`). `delay` are seconds that pass after the last of them has begun, with START."""
+    """A condition on other jobs: the job waits for the jobs `ids`; see OK for the kinds.
+
+    With a `name`, it waits for the jobs of that name (see `resolved`). `delay` is the number of seconds to wait after
+    the last of them has started; only with START.
+    """
 
     ids: range
     kind: str = OK
@@ -45,11 +48,11 @@ class Dependency(NamedTuple):
 
     @classmethod
     def on(cls, job_id: int, kind: str = OK) -> Dependency:
-        """The wait for one job."""
+        """Return the dependency on one job."""
         return cls(range(job_id, job_id + 1), kind)
 
     def met(self, state: JobState) -> bool:
-        """Whether a job that has ended so is what was waited for."""
+        """Return whether a job that ended in `state` satisfies the dependency."""
         return self.kind in (ANY, START) or (state is JobState.COMPLETED) is (self.kind == OK)
 
     def __str__(self) -> str:
@@ -60,8 +63,8 @@ class Dependency(NamedTuple):
 
 def resolved(after: tuple[Dependency, ...], ids_of: Mapping[str, Sequence[int]]
              ) -> tuple[Dependency, ...]:
-    """Dependencies with the ids of the jobs instead of their names; `ids_of` are those of
-    each name so far. ValueError for a name that no job has."""
+    """Replace job names in dependencies by ids. `ids_of` has the ids of the jobs of each name so far. Raises
+    ValueError for a name that no job has."""
     if not any(each.name for each in after):
         return after
     found: list[Dependency] = []
@@ -77,12 +80,12 @@ def resolved(after: tuple[Dependency, ...], ids_of: Mapping[str, Sequence[int]]
 
 
 class Infeasible(Exception):
-    """A job that can never run on this cluster under this policy; the text is the reason."""
+    """The job can never run on this cluster under this policy; the text is the reason."""
 
 
 class Insufficient:
-    """Why a job does not fit now: what a placement policy gives instead of a placement. It is false; `str` asks
-    `why(*of)` for the reason, in a few words, which costs nothing where nobody wants to know it."""
+    """The reason why a job does not fit now, which a placement policy returns instead of a placement. It is false.
+    `str` calls `why(*of)` for the reason in a few words, so that the text costs nothing unless somebody reads it."""
 
     __slots__ = ("_why", "_of")
 
@@ -97,20 +100,20 @@ class Insufficient:
 
 
 class Request(NamedTuple):
-    """What a job needs from the machine. Equal requests are equal keys, so that what is known of
-    one is known of all jobs that ask for the same.
+    """What a job needs from the machine. Equal requests are equal dictionary keys, so that answers for one job serve
+    all jobs that request the same.
 
-    A task is an MPI rank. The `cores_per_task` of a task lie in one socket. `per_task` are the
-    amounts of countable resources that each task takes on its node, `per_node` those that the job
-    takes once on each of its nodes, `licences` those that it takes of the whole run's. The
-    `features` must be offered by every node that the job uses. An `exclusive` job shares no node
-    with another. `nodes` are the least and the most nodes on which it runs (most 0: any number),
-    `tasks_per_node` the most tasks on one of them (0: as many as fit). The nodes of the `nodelist`,
-    by their names, are all among those of the job, and those of `exclude` never are. `threads` is how many hardware
-    threads of each real core its tasks have, where cores are hardware threads (0: as the policy says; see `Node`).
+    A task is an MPI rank. The `cores_per_task` of a task lie in one socket. `per_task` has the amounts of countable
+    resources that each task takes on its node, `per_node` those that the job takes once on each of its nodes,
+    `licences` those that it takes of the whole run's. Every node of the job must offer the `features`. An `exclusive`
+    job shares no node with another. `nodes` are the minimum and the maximum number of nodes (maximum 0: no limit),
+    `tasks_per_node` is the maximum number of tasks on one of them (0: as many as fit). The nodes of the `nodelist`
+    (names) must all be among those of the job, and the nodes of `exclude` must not. `threads` is how many hardware
+    threads of each physical core its tasks use, where cores are hardware threads (0: as the policy chooses; see
+    `Node`).
 
-    A coupled job asks for each of its programs by itself, in `parts`: then `tasks` are those of all of them,
-    `cores_per_task` the most cores of one, and nothing else is said here but `licences`.
+    A coupled job has a request for each of its programs in `parts`: then `tasks` is their sum, `cores_per_task` their
+    maximum, and of the other fields only `licences` is used.
     """
 
     tasks: int
@@ -129,23 +132,23 @@ class Request(NamedTuple):
 
     @property
     def cores(self) -> int:
-        """The cores of all tasks."""
+        """Number of cores of all tasks."""
         return sum(part.cores for part in self.parts) if self.parts else self.tasks * self.cores_per_task
 
     @property
     def amounts(self) -> bool:
-        """Whether it takes anything of its nodes besides cores."""
+        """Whether it takes anything from its nodes besides cores."""
         return bool(self.per_task or self.per_node) or any(part.amounts for part in self.parts)
 
     @property
     def plain(self) -> bool:
-        """Whether it asks for cores alone, wherever they are."""
+        """Whether it requests only cores, on any nodes."""
         return self[3:] == _PLAIN
 
     @property
     def anywhere(self) -> bool:
-        """Whether its tasks may be on any number of nodes, and need be on none by its name: then they
-        fill the first nodes that hold them, and else they are spread evenly. Never of a coupled job."""
+        """Whether its tasks may run on any number of nodes, and need no node by name. Then they fill the first nodes
+        that can hold them; otherwise they are spread evenly. Always false for a coupled job."""
         return self.nodes == (1, 0) and not self.nodelist and not self.parts
 
     @property
@@ -154,7 +157,7 @@ class Request(NamedTuple):
         return max(self.nodes[0], len(self.nodelist))
 
     def on_node(self, tasks: int) -> Amounts:
-        """What it takes of a node on which so many of its tasks run."""
+        """Return what it takes from a node on which `tasks` of its tasks run."""
         here = tuple((name, tasks * amount) for name, amount in self.per_task)
         return total(here, self.per_node) if self.per_node else here
 
@@ -166,14 +169,14 @@ class Request(NamedTuple):
            licences: Mapping[str, float] | None = None, nodes: tuple[int, int] = (1, 0),
            tasks_per_node: int = 0, nodelist: Iterable[str] = (), exclude: Iterable[str] = (),
            threads: int = 0) -> Request:
-        """The request, with amounts as people give them: `resources` of each task, `per_node`,
-        `licences`. ValueError for one that asks for nothing, or for what no placement can give."""
+        """Return the request, with amounts in people's units: `resources` of each task, `per_node`, `licences`. Raises
+        ValueError if it requests nothing, or something that no placement can provide."""
         return cls(tasks, cores_per_task, bool(exclusive), amounts(resources or {}), features,
                    amounts(per_node or {}), amounts(licences or {}), nodes, tasks_per_node,
                    frozenset(nodelist), frozenset(exclude), threads=threads).checked()
 
     def checked(self) -> Request:
-        """Itself; ValueError where it contradicts itself."""
+        """Return the request itself. Raises ValueError if it contradicts itself."""
         if self.tasks < 1:
             raise ValueError(f"a job needs at least 1 rank, not {self.tasks}")
         if self.cores_per_task < 1:
@@ -185,7 +188,7 @@ class Request(NamedTuple):
         return self
 
     def _check_nodes(self) -> None:
-        """ValueError where no nodes can be what it says of them."""
+        """Raise ValueError if no set of nodes can satisfy what it says about nodes."""
         least, most = self.nodes
         if least > self.tasks:
             raise ValueError(f"nodes: {self.tasks} rank(s) cannot run on {least} nodes")
@@ -216,12 +219,12 @@ class Request(NamedTuple):
 
     @property
     def mem_per_task(self) -> int:
-        """Bytes of each task."""
+        """Memory of each task, in bytes."""
         return _of(self.per_task, MEMORY)
 
     @property
     def mem_per_node(self) -> int:
-        """Bytes on each node, beside those of the tasks."""
+        """Memory on each node in bytes, in addition to that of the tasks."""
         return _of(self.per_node, MEMORY)
 
     @property
@@ -237,7 +240,7 @@ class Request(NamedTuple):
     @classmethod
     def of_fields(cls, tasks: int, cores_per_task: int, exclusive: bool,
                   values: Mapping[str, Any]) -> Request:
-        """The request of some fields; ValueError as of `of`."""
+        """Return the request that some field values describe. Raises ValueError as `of` does."""
         def both(where: str) -> Amounts:
             return total(values.get(f"others_{where}", ()),
                          [(GPU, 1000 * values.get(f"gpus_{where}", 0)),
@@ -250,13 +253,13 @@ class Request(NamedTuple):
 
 
 def together(parts: Sequence[Request], licences: Amounts = ()) -> Request:
-    """The request of a coupled job, of those of its programs and what it takes of the run's licences."""
+    """Return the request of a coupled job, made from those of its programs and the licences that it takes."""
     return Request(sum(part.tasks for part in parts), max(part.cores_per_task for part in parts),
                    all(part.exclusive for part in parts), licences=licences, parts=tuple(parts))
 
 
 _PLAIN = Request(1)[3:]
-"""What a request for cores alone says besides its first three values."""
+"""The values of a request for cores alone, after its first three."""
 
 
 def _of(amounts: Amounts, wanted: str) -> int:
@@ -268,7 +271,7 @@ def _others(amounts: Amounts) -> Amounts:
 
 
 class Component(NamedTuple):
-    """One program of a coupled job: what it asks for, its arguments, and its `file`, as `Program` has them."""
+    """One program of a coupled job: its request, its arguments, and its `file`, as in `Program`."""
 
     app: str
     request: Request
@@ -278,19 +281,19 @@ class Component(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a job runs: the program of its name, with arguments, and variables of this job alone.
+    """What a job runs: its arguments, and environment variables for this job only. The program is the job's `app`, or
+    `file`.
 
-    `directory` is where it runs: absolute, or empty for the manager's own. `file` is the program, where
-    it is none of Applications: an absolute path. A `script` runs once, on the first node, on all cores
-    that the job has there; `copy` names what was kept of it when the job came.
+    `directory` is where it runs: an absolute path, or "" for the manager's own. `file` is the absolute path of the
+    program, if it is not in Applications. A `script` runs once, on the first node, on all cores that the job has
+    there; `copy` names the copy of the script that was kept when the job was submitted.
 
-    `front` is the batch system by whose commands it came ("": by vrm's own): its user has sent the script.
+    `front` is the batch system whose commands submitted the job ("": vrm's own); then the user sent the script.
     `components` are the programs of a coupled job, which start together; their ranks are numbered in this order.
 
-    `environment` names what was kept of the variables that it gets instead of the manager's. `output`,
-    `errors` and `input` are files that its user has chosen, in which %j is the id (see
-    `vrm.live.manager.surroundings`), `append`: they are not emptied first. `each` are the items of an array
-    that was made of paths or of lines, by their indices.
+    `environment` names the kept variables that the job gets instead of the manager's. `output`, `errors` and `input`
+    are files that the user chose, in which %j is the id (see `vrm.live.manager.job_environment`); with `append`, they
+    are not emptied first. `each` has the items of an array of paths or lines, by index.
     """
 
     arguments: tuple[str, ...] = ()
@@ -310,19 +313,20 @@ class Program:
 
     @property
     def programs(self) -> tuple[Component, ...]:
-        """The components that are started by themselves: those of a script say only what it asks for."""
+        """The components that are started as programs of their own. A script has none: its components only describe
+        what it requests."""
         return () if self.script else self.components
 
     def own(self, index: int | None) -> Program:
-        """That of the job of this index in an array: `%i` in the arguments and in the directory is its index,
-        which it also finds in the variable VRM_ARRAY_INDEX, and `%e` its item (VRM_ARRAY_ITEM), where the array
-        has items. None: the job is of no array."""
+        """Return the program of the array job with this index. In the arguments and the directory, `%i` is replaced by
+        the index (also in the variable VRM_ARRAY_INDEX) and `%e` by the item (VRM_ARRAY_ITEM), if the array has items.
+        With None, the job is in no array."""
         if index is None:
             return self
         variables = {"VRM_ARRAY_INDEX": str(index), **({"VRM_ARRAY_ITEM": self.each[index]} if self.each else {})}
         before, mark, _ = self.directory.partition("%e")
         directory = self.directory
-        if mark and self.each and self.each[index].startswith("/"):  # which stands for itself wherever it is put
+        if mark and self.each and self.each[index].startswith("/"):  # an absolute item replaces what is before it
             directory = directory[len(before):]
         return replace(self, arguments=self._filled(self.arguments, index), components=tuple(
                            each._replace(arguments=self._filled(each.arguments, index)) for each in self.components),
@@ -332,7 +336,7 @@ class Program:
         return tuple(self.filled(word, index) for word in words)
 
     def filled(self, text: str, index: int) -> str:
-        """A text of an array's job with its index and item in it."""
+        """Replace `%i` and `%e` in a text by the index and the item of an array job."""
         text = text.replace("%i", str(index))
         return text.replace("%e", self.each[index]) if self.each else text
 
@@ -340,29 +344,28 @@ class Program:
 PROGRAM = Program()
 """A program without arguments."""
 
-NO_MORE: Mapping[str, Any] = {}
-"""The fields of extensions of a job that says nothing of them. Never changed."""
+NO_EXTENSION_FIELDS: Mapping[str, Any] = {}
+"""The extension fields of a job that has none. Must never be changed."""
 
 _requests: dict[tuple[int, int, bool], Request] = {}
-"""One of each plain request: a simulation makes jobs by the million, and few of them differ."""
+"""Cache of plain requests: a simulation makes millions of jobs, and few of their requests differ."""
 
 
 @dataclass(init=False, slots=True)
 class Job:
-    """One job: who it is, what it runs, what it needs, and how long that takes. No attribute of it
-    is ever changed: `but` makes another job.
+    """A job: its identity, what it runs, what it needs and how long it takes. Attributes are never changed: `but`
+    makes a changed copy.
 
-    `submit` is the submission time in seconds. `walltime` is the user's limit in seconds and
-    `expected` the run time that is believed (the limit, where nobody believes otherwise): limits go
-    by the one, scheduling by the other. Jobs of a higher `priority` are first, whatever the
-    ordering. `user` is whose job it is, where a workload says so: for orderings that look at users.
-    `queue` is the queue that it was submitted to. `payload` is what it runs, by the name `app`. A
-    `malleable` job may run with fewer cores for each rank than it asks for. `watts` is what it draws on
-    all its nodes, above idle ones, where the user says so. `more` are the values of fields that extensions add
-    (`vrm.model.forms.fields.ADDED`), by name; those that have their default are not in it.
+    `submit` is the submission time, `walltime` the user's limit and `expected` the expected run time, all in seconds
+    (`expected` equals `walltime` unless an estimator expects something else): limits are enforced by `walltime`,
+    scheduling uses `expected`. Jobs of a higher `priority` start first, whatever the ordering. `user` is the owner, if
+    the workload has one: for orderings that look at users. `queue` is the queue that it was submitted to. `payload` is
+    what it runs, by the name `app`. A `malleable` job may run with fewer cores for each rank than it requests. `watts`
+    is what it draws on all its nodes, above idle ones, if the user says so. `more` has the values of fields that
+    extensions add (`vrm.model.forms.fields.ADDED`), by name, without those that have their default.
 
-    `procs`, `cores`, `exclusive`, `resources` and `features` are those of the request, by the names
-    that orderings of users know them by.
+    `procs`, `cores`, `exclusive`, `resources` and `features` are those of the request, under the names that users'
+    orderings use.
     """
 
     id: int
@@ -388,10 +391,10 @@ class Job:
                  features: frozenset[str] = frozenset(), priority: int = 0,
                  user: str = "", expected: float | None = None,
                  payload: Program = PROGRAM, queue: str = "", malleable: bool = False,
-                 request: Request | None = None, watts: float = 0.0, more: Mapping[str, Any] = NO_MORE) -> None:
-        """`estimate` is the user's limit, and what is expected unless that is given, too. A
-        `request` says what it needs instead of the other arguments, but for `procs` and
-        `cores`, which are its own."""
+                 request: Request | None = None, watts: float = 0.0, more: Mapping[str,
+                                                                                   Any] = NO_EXTENSION_FIELDS) -> None:
+        """`estimate` is the user's limit, and also the expected run time unless `expected` is given. A `request`
+        replaces the other arguments about needs, except `procs` and `cores`, which must be its own."""
         if not estimate > 0:
             raise ValueError(f"the estimate must be above 0 seconds, not {estimate:g}")
         if request is not None:
@@ -421,7 +424,7 @@ class Job:
         self.exclusive = exclusive
 
     def but(self, **changes: Any) -> Job:
-        """The same job with other values of some of its attributes."""
+        """Return a copy in which some attributes have other values."""
         twin = Job.__new__(Job)
         (twin.id, twin.app, twin.request, twin.walltime, twin.expected, twin.submit, twin.priority, twin.user,
          twin.queue, twin.payload, twin.malleable, twin.watts, twin.more, twin.procs, twin.cores, twin.exclusive
@@ -432,7 +435,7 @@ class Job:
 
     @property
     def parts(self) -> tuple[Job, ...]:
-        """The programs of a coupled job as jobs of their own, which start and end together; itself where it is none."""
+        """The programs of a coupled job as separate jobs, which start and end together; for any other job, itself."""
         if not self.request.parts:
             return (self,)
         names = [each.app for each in self.payload.components] or [self.app] * len(self.request.parts)
@@ -441,22 +444,22 @@ class Job:
 
     @property
     def estimate(self) -> float:
-        """What is expected, by the name that orderings of users know it by."""
+        """The expected run time (seconds), under the name that users' orderings use."""
         return self.expected
 
     @property
     def believed(self) -> float | None:
-        """What is expected, where it is something else than the walltime."""
+        """The expected run time (seconds), if it differs from the walltime; otherwise None."""
         return None if self.expected == self.walltime else self.expected
 
     @property
     def resources(self) -> Mapping[str, float]:
-        """What each rank takes of countable resources, in pieces, of memory in GiB."""
+        """What each rank takes of countable resources: pieces, or GiB of memory."""
         return {name: people(name, amount) for name, amount in self.request.per_task}
 
     @property
     def features(self) -> frozenset[str]:
-        """What each of its nodes must offer."""
+        """The features that each of its nodes must offer."""
         return self.request.features
 
     @property
@@ -467,9 +470,9 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """What a job was submitted with that neither the scheduler nor its processes look at.
+    """What a job was submitted with that neither the scheduler nor its processes use.
 
-    `index` is that of a job of an array. `more` are fields that have no attribute here (see
+    `index` is the index of the job in its array. `more` has the fields without an attribute here (see
     `vrm.model.forms.fields`).
     """
 
@@ -481,21 +484,21 @@ class Details:
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def of(self, index: int, payload: Program) -> Details:
-        """Those of the job of this index in an array, with its index and item in its name."""
+        """Return the details of the array job with this index, with its index and item put into its name."""
         return replace(self, index=index, name=payload.filled(self.name, index) if "%" in self.name else self.name)
 
 
 PLAIN = Details()
-"""Those of a line with nothing but its columns."""
+"""The details of a line that has nothing but its columns."""
 
 
 _all_of = attrgetter(*Job.__slots__)
 
 
 def application_kind(app: str) -> str:
-    """The name a heatmap knows an executable by: `ft` for `ft.B.x`, up to the first dot.
+    """Return the name that a heatmap uses for an executable: `ft` for `ft.B.x`, up to the first dot.
 
-    A number alone is not a name: `628.pot3d_s` of SPEC's suites keeps what follows it.
+    A number alone is not a name: `628.pot3d_s` of SPEC's suites keeps the part after it.
     """
     name, _, rest = app.partition(".")
     if rest and name.isdigit():
@@ -504,5 +507,5 @@ def application_kind(app: str) -> str:
 
 
 def on_ranks(job: Job, ranks: int, walltime: float, expected: float) -> Job:
-    """Return the job on another number of ranks, with another limit and expected run time (seconds)."""
+    """Return the job with another number of ranks, limit and expected run time (seconds)."""
     return job.but(procs=ranks, request=job.request._replace(tasks=ranks), walltime=walltime, expected=expected)

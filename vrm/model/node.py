@@ -1,4 +1,4 @@
-"""A node and its sockets: what there is, and (in a view) who holds which core."""
+"""Nodes and their sockets: their hardware, and (in a view) which job holds which core."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Lane = tuple[int, int]
 
 @dataclass(frozen=True)
 class Device:
-    """One of a node's resources that are given by index, such as a GPU: the index by which
-    programs choose it, the socket it hangs on (-1: unknown), and its identifier, if it has one."""
+    """A resource of a node that jobs get by index, such as a GPU: the index by which programs choose it, the socket
+    that it is attached to (-1: unknown), and its identifier, if it has one."""
 
     index: int
     socket: int = -1
@@ -25,10 +25,13 @@ class Device:
 
 @dataclass(frozen=True)
 class Node:
-    """The facts of one node: the cores of each socket, countable resources (in pieces, memory in
-    GiB), features, the `devices` of resources that are given by index (see `devices_of`), and what is
-    known of its power. Where `threads` is above 1, its cores are hardware threads, so many of each real core: in
-    each socket the first threads of all real cores come first, so that the halves of a socket are siblings."""
+    """The properties of one node, which never change.
+
+    `sockets` has the number of cores of each socket; `resources` are countable (in pieces, memory in GiB); `devices`
+    lists the resources that jobs get by index (see `devices_of`); `power` is what is known of its power. If `threads`
+    is above 1, its cores are hardware threads, that many for each physical core. In each socket, the first threads of
+    all physical cores come first, so the two halves of a socket are siblings.
+    """
 
     name: str
     sockets: tuple[int, ...]
@@ -44,35 +47,33 @@ class Node:
 
     @property
     def cores(self) -> int:
-        """Cores of the node."""
+        """Number of cores of the node."""
         return sum(self.sockets)
 
     def called(self, names: Container[str]) -> bool:
-        """Whether one of the names is the node's, in full or up to the first dot."""
+        """Return whether `names` contains the node's name, in full or up to the first dot."""
         return self.name in names or self.name.partition(".")[0] in names
 
     def devices_of(self, name: str) -> tuple[Device, ...]:
-        """The devices of a resource; where they are not listed, as many as there are of it, from
-        index 0 on."""
+        """Return the devices of a resource; if none are listed, one for each piece of it, with indices from 0."""
         listed = self.devices.get(name)
         return tuple(map(Device, range(int(self.resources.get(name, 0))))) if listed is None \
             else listed
 
     def capacity(self, share: str, lane: int, width: int) -> int:
-        """Ranks of `width` cores that fit on this node's lane (see `lane_of_socket`)."""
+        """Return how many ranks of `width` cores fit on a lane of this node (see `lane_of_socket`)."""
         return _capacity(self.sockets, share, lane, width)
 
 
 class NodeClass(NamedTuple):
-    """Nodes of equal shape (sockets, resources and features): the set of their numbers, and the
-    first of them."""
+    """Nodes of equal shape (sockets, resources and features): the set of their numbers, and the first of them."""
 
     members: int
     node: Node
 
 
 def node_classes(nodes: Sequence[Node]) -> tuple[NodeClass, ...]:
-    """The classes of the nodes, in the order of their first members."""
+    """Group the nodes into classes, in the order of their first members."""
     members: dict[tuple[object, ...], list[int]] = {}
     for number, node in enumerate(nodes):
         shape = (node.sockets, tuple(sorted(node.resources.items())) if node.resources else (),
@@ -86,10 +87,11 @@ def node_classes(nodes: Sequence[Node]) -> tuple[NodeClass, ...]:
 
 @cache
 def lane_of_socket(cores: int, share: str, lane: int) -> Lane:
-    """First core and number of cores that a lane has in a socket of `cores` cores.
+    """Return the first core and the number of cores that a lane has in a socket of `cores` cores.
 
-    A whole share is all of the socket. A half share is one of two lanes of C/2 cores,
-    rounded down but never to 0; on a socket of one core only lane 0 has it.
+    A lane (core share) is the part of each socket that a job may take. The whole share is all of the socket. The half
+    share is one of two lanes of C/2 cores, rounded down but never to 0; in a socket of one core only lane 0 has that
+    core.
     """
     if share == WHOLE:
         return 0, cores
@@ -105,19 +107,19 @@ def _capacity(sockets: tuple[int, ...], share: str, lane: int, width: int) -> in
 
 @dataclass
 class Socket:
-    """A socket in a view of the cluster: `slots[core]` is the id of the job there, or None."""
+    """A socket in a view of the cluster: `slots[core]` is the id of the job on that core, or None."""
 
     number: int
     slots: list[int | None]
 
     @property
     def taken(self) -> int:
-        """Cores in use."""
+        """Number of cores in use."""
         return sum(slot is not None for slot in self.slots)
 
     @property
     def status(self) -> str:
-        """`Empty`, `Full`, or `Slots` when some cores are taken."""
+        """`Empty`, `Full`, or `Slots` if only some cores are taken."""
         if not self.taken:
             return "Empty"
         return "Full" if self.taken == len(self.slots) else "Slots"

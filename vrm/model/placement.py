@@ -1,4 +1,4 @@
-"""A placement: the cores that the ranks of one job take, kept as sets of nodes or of cores."""
+"""A placement: the cores that the ranks of one job use, kept as sets of nodes or of cores."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from vrm.model import bits
 from vrm.model.node import CORES, Node, lane_of_socket
 
 Devices = Mapping[int, Mapping[str, tuple[int, ...]]]
-"""Devices by node and resource, as indices: those of the tasks there, in their order, then those of
-all of them (see `vrm.model.sharing.devices`)."""
+"""Devices by node and resource, as indices: first those of the tasks on the node, in task order, then those that all
+of these tasks share (see `vrm.model.sharing.devices`)."""
 
 NO_DEVICES: Devices = {}
 
 Amounts = Sequence[tuple[str, int, int]]
-"""What is taken of nodes besides cores: the resource, the node, and how much (base units). A placement keeps them
-with the request of which they are: a plan asks again and again."""
+"""What a job takes from nodes besides cores: resource, node, and amount (base units). A placement caches them with the
+request that they belong to, because plans ask for them again and again."""
 
 Room = tuple[int, int, int]
-"""What somebody holds: the nodes of which it is lane 0, those of which it is lane 1 (see `vrm.model.node`), and
-cores."""
+"""What a job or pool holds: the nodes whose lane 0 it has, those whose lane 1 it has (see `vrm.model.node`), and a set
+of cores."""
 
 
 @dataclass(frozen=True)
 class RankSlot:
-    """Where one rank runs: node index, socket, and its cores (logical, within the socket)."""
+    """Where one rank runs: node index, socket, and its cores (logical numbers, within the socket)."""
 
     rank: int
     node: int
@@ -39,7 +39,7 @@ class RankSlot:
 
 
 class OnNode(NamedTuple):
-    """The ranks of a job on one node, and their cores when none is lent, counted from the node's first."""
+    """The ranks of a job on one node, and their cores when none is lent, counted from the node's first core."""
 
     node: int
     ranks: int
@@ -47,11 +47,11 @@ class OnNode(NamedTuple):
 
 
 class CoreLayout:
-    """The cores of all nodes numbered through: node by node, socket by socket."""
+    """Numbering of the cores of all nodes: node by node, socket by socket."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
-        self.first: list[int] = []  # of each socket of each node, in order
-        self.socket: list[tuple[int, int]] = []  # node and socket number, beside `first`
+        self.first: list[int] = []  # the first core of each socket of each node, in order
+        self.socket: list[tuple[int, int]] = []  # node and socket number, parallel to `first`
         self.node_first: list[int] = []
         self.total = 0
         self._nodes = nodes
@@ -66,31 +66,31 @@ class CoreLayout:
         self._everywhere: dict[int, int] = {}
 
     def _end(self, index: int) -> int:
-        """One past the last core of a node."""
+        """Return one past the last core of a node."""
         return self.node_first[index + 1] if index + 1 < len(self.node_first) else self.total
 
     def node_cores(self, index: int) -> int:
-        """The cores of a node, as a set."""
+        """Return the cores of a node, as a set."""
         return (1 << self._end(index)) - (1 << self.node_first[index])
 
     def on_node(self, cores: int, index: int) -> int:
-        """Those of a set of cores that are on a node, counted from its first."""
+        """Return the part of a set of cores that is on a node, counted from the node's first core."""
         first = self.node_first[index]
         return cores >> first & ((1 << self._end(index) - first) - 1)
 
     def nodes_of(self, cores: int) -> int:
-        """The nodes of a set of cores."""
+        """Return the nodes of a set of cores."""
         found = 0
         for start, stop in bits.runs(cores):
             found |= (1 << bisect.bisect_left(self.node_first, stop)) - (
                 1 << bisect.bisect_right(self.node_first, start) - 1)
         return found
 
-    # Sets of nodes at a time: where a job has the same cores on all of its nodes, this takes as long for a
-    # thousand of them as for one.
+    # These methods work on whole sets of nodes: for a job with the same cores on all of its nodes, a thousand
+    # nodes take as long as one.
 
     def cores_of(self, nodes: int) -> int:
-        """The cores of a set of nodes."""
+        """Return the cores of a set of nodes."""
         found = self._cores_of.get(nodes)
         if found is None:
             found = 0
@@ -100,7 +100,7 @@ class CoreLayout:
         return found
 
     def spread(self, nodes: int, cores: int) -> int:
-        """The set of cores that has these on each of some nodes, counted from its first."""
+        """Return the set of cores that has `cores`, counted from a node's first core, on each of some nodes."""
         found = self._everywhere.get(cores)
         if found is None:
             found = 0
@@ -110,8 +110,8 @@ class CoreLayout:
         return found & self.cores_of(nodes)
 
     def patterns(self, cores: int, nodes: int) -> list[tuple[int, int]]:
-        """Some nodes with equally many cores, by what is there of a set of cores: pairs of nodes, and the
-        cores on each of them, counted from its first."""
+        """Group nodes that have equally many cores by their part of a set of cores. Returns pairs: a set of nodes, and
+        the cores on each of them, counted from its first core."""
         found: dict[int, int] = {}
         left = [nodes] if nodes else []
         while left:
@@ -126,7 +126,7 @@ class CoreLayout:
 
     @cached_property
     def shapes(self) -> dict[tuple[int, ...], int]:
-        """The nodes by the cores of their sockets."""
+        """The sets of nodes by the core counts of their sockets."""
         found: dict[tuple[int, ...], list[int]] = {}
         for index, node in enumerate(self._nodes):
             found.setdefault(node.sockets, []).append(index)
@@ -136,7 +136,7 @@ class CoreLayout:
 
     @cached_property
     def _blocks(self) -> list[tuple[int, int, int]]:
-        """Nodes one after the other with equally many cores: the first, how many nodes, and the cores of
+        """Runs of consecutive nodes with equally many cores: the first node, the number of nodes, and the cores of
         each."""
         found: list[tuple[int, int, int]] = []
         for index, first in enumerate(self.node_first):
@@ -148,7 +148,7 @@ class CoreLayout:
         return found
 
     def split(self, cores: int) -> Callable[[int], int]:
-        """What gives those of a set of cores that are on a node, as `on_node` does: to ask for many."""
+        """Return a function with the same result as `on_node` for this set of cores; faster for many nodes."""
         data = (cores & self.all).to_bytes((self.total + 7) // 8, "little")
         first = self.node_first
 
@@ -159,8 +159,8 @@ class CoreLayout:
         return here
 
     def join(self, parts: Iterable[tuple[int, int]]) -> int:
-        """The set of cores that has these on these nodes: pairs of a node, and cores of it, counted from
-        its first."""
+        """Return the set of cores that has the given cores on the given nodes: pairs of a node and cores of it,
+        counted from its first core."""
         data = bytearray((self.total + 7) // 8 + 8)
         for index, cores in parts:
             at = self.node_first[index]
@@ -173,16 +173,17 @@ class CoreLayout:
         return int.from_bytes(data, "little")
 
     def sockets(self) -> Iterator[tuple[int, int]]:
-        """First core and number of cores of every socket, in order."""
+        """Yield the first core and the number of cores of every socket, in order."""
         return zip(self.first, map(operator.sub, [*self.first[1:], self.total], self.first))
 
     def spans(self, cores: int) -> Iterator[tuple[int, int, int, int]]:
-        """A set of cores as (node, socket, first core, one past the last) within the sockets."""
+        """Yield a set of cores as (node, socket, first core, one past the last), with core numbers within the
+        socket."""
         for start, stop in bits.runs(cores):
             yield from self.span(start, stop)
 
     def span(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-        """The cores from start to before stop, in the same form."""
+        """Yield the cores from `start` to before `stop` in the form of `spans`."""
         at = bisect.bisect_right(self.first, start) - 1
         while start < stop:
             begin = self.first[at]
@@ -193,7 +194,7 @@ class CoreLayout:
 
 
 _KEPT = 256
-"""So many answers of each kind are kept: a set of cores of five thousand nodes has 10 KB."""
+"""Number of answers of each kind that are cached: a set of cores of five thousand nodes has 10 KB."""
 
 
 def _keep(answers: dict[int, int], question: int, answer: int) -> None:
@@ -203,7 +204,7 @@ def _keep(answers: dict[int, int], question: int, answer: int) -> None:
 
 
 def _repeated(cores: int, each: int, number: int) -> int:
-    """A set of cores so many times, one every `each` cores."""
+    """Return a set of cores repeated `number` times, at a distance of `each` cores."""
     found, done, size = 0, 0, 1
     while number:
         if number & 1:
@@ -216,32 +217,33 @@ def _repeated(cores: int, each: int, number: int) -> int:
 
 
 class Lease(NamedTuple):
-    """What a job has that started on cores of running jobs: `lent` are these jobs, each with all that it lends to this
-    one. `grown`: until when (seconds) its ranks were in an earlier place, with fewer cores, before they got more of
-    what passed to them from lenders that have ended."""
+    """What a job holds that started on cores of running jobs. `lent` has these jobs, each with all cores that it lends
+    to this job. `grown` has the earlier placements of its ranks, each with the time (seconds) until which it was
+    valid: they had fewer cores then, before they got more of what passed to them from lenders that have ended."""
 
     lent: tuple[tuple[int, int], ...]
     grown: tuple[tuple[float, Placement], ...] = ()
 
 
 class Placement:
-    """What a job holds of the machine, and where its ranks are. Nobody changes one: `but` gives another.
+    """What a job holds of the machine, and where its ranks are. Never changed: `but` makes a changed copy.
 
-    `room` are the lanes of nodes and the cores that nobody else can have: both lanes of a node where the job is alone.
-    `share` says how ranks fill it. For a whole or half share, `order` are disjoint sets of nodes: ranks fill the nodes
-    of the first set by number, then the next, socket by socket and core by core; the last node may stay partly
-    filled. For CORES, it is one set of cores (numbered as in `layout`), which ranks fill by number.
+    `room` has the lanes of nodes and the cores that no other job can have: both lanes of a node if the job is alone
+    there. `share` says how the ranks fill it. For a whole or half share, `order` has disjoint sets of nodes: ranks
+    fill the nodes of the first set by number, then the next set, socket by socket and core by core; the last node may
+    stay partly filled. For CORES, `order` has one set of cores (numbered as in `layout`), which ranks fill by number.
 
-    `procs` is the number of ranks, `width` that of the cores of each, which lie in one socket. `size` counts what the
-    job holds, in nodes or cores. `most` is how many ranks a node takes where that is less than its cores allow (for
-    lack of other resources). `devices` are given when the job is booked. `frequency` is that of its cores in GHz (0: as
-    the nodes choose), `pace` its run time there as a multiple of that which its user gave.
+    `procs` is the number of ranks, `width` the number of cores of each, which lie in one socket. `size` counts what
+    the job holds, in nodes or cores. `most` is the number of ranks that a node takes where that is less than its cores
+    allow (because other resources are short). `devices` are assigned when the job is booked. `frequency` is the
+    frequency of its cores in GHz (0: the nodes choose), `pace` its run time there as a multiple of the run time that
+    its user gave.
 
-    With a `lease` the ranks are on cores that running jobs hold and lend: `room` is what passed to the job from lenders
-    that have ended.
+    With a `lease`, the ranks are on cores that running jobs hold and lend; `room` is then what passed to the job from
+    lenders that have ended.
 
-    That of a coupled job has `parts`: the places of its programs, whose ranks are numbered through in this order. Then
-    `room`, `procs` and `devices` are of all of them, and `width` is the largest.
+    The placement of a coupled job has `parts`, the placements of its programs; ranks are numbered through them in this
+    order. Then `room`, `procs` and `devices` cover all parts, and `width` is the largest.
     """
 
     __slots__ = ("share", "room", "order", "procs", "width", "size", "most", "devices", "frequency", "pace", "lease",
@@ -270,12 +272,14 @@ class Placement:
 
     @classmethod
     def of_cores(cls, layout: CoreLayout, taken: int, procs: int, width: int = 1, held: int = 0) -> Placement:
-        """Ranks on a set of cores; `held`: the cores that others cannot have meanwhile, where these are more."""
+        """Return a placement of ranks on a set of cores. `held` are the cores that no other job can have meanwhile, if
+        these are more."""
         return cls(CORES, (0, 0, held or taken), (taken,), procs, width, 0 if held else procs * width, layout=layout)
 
     @classmethod
     def together(cls, parts: Sequence[Placement]) -> Placement:
-        """That of a coupled job, of those of its programs, which hold nothing twice and have one share."""
+        """Return the placement of a coupled job from those of its programs, which must be disjoint and have the same
+        share."""
         first = parts[0]
         order: list[int] = []
         for group in itertools.chain.from_iterable(part.order for part in parts):
@@ -294,7 +298,7 @@ class Placement:
                    pace=max(part.pace for part in parts), layout=first.layout, parts=tuple(parts))
 
     def but(self, **changes: Any) -> Placement:
-        """A copy in which some attributes have other values; `nodes` are those of its cores."""
+        """Return a copy in which some attributes have other values; `nodes` is the node set of its cores."""
         if "room" in changes:
             changes["size"] = 0
         twin = Placement(**{**dict(zip(_FACTS, _facts(self))), "nodes": self._nodes, **changes})
@@ -316,44 +320,45 @@ class Placement:
 
     @property
     def alone(self) -> int:
-        """The nodes that it has for itself, by lanes."""
+        """The nodes that the job has to itself, as far as lanes show it."""
         return self.room[0] & self.room[1] if self.lease is None else 0
 
     @property
     def taken(self) -> int:
-        """The cores of its ranks, where they are a set of cores; else none."""
+        """The cores of its ranks, if `share` is CORES; otherwise the empty set."""
         return self.order[0] if self.share == CORES else 0
 
     @property
     def cores(self) -> int:
-        """Cores in use by the ranks."""
+        """Number of cores in use by the ranks."""
         return sum(part.cores for part in self.parts) if self.parts else self.procs * self.width
 
     @property
     def lent(self) -> tuple[tuple[int, int], ...]:
-        """The jobs that lend cores to it, each with all of them."""
+        """The jobs that lend cores to it, each with all cores that it lends."""
         return self.lease.lent if self.lease is not None else ()
 
     @property
     def grown(self) -> tuple[tuple[float, Placement], ...]:
-        """Until when (seconds) its ranks were in which earlier place."""
+        """Earlier placements of its ranks, each with the time (seconds) until which it was valid."""
         return self.lease.grown if self.lease is not None else ()
 
     @property
     def at_start(self) -> Placement:
-        """The ranks where they were at first."""
+        """The placement with which the job started."""
         return self.grown[0][1] if self.grown else self
 
     def slower(self, cores: int) -> float:
-        """The run time there as a multiple of the expected one, with `cores` asked for by each rank."""
+        """Return the run time there as a multiple of the expected one, if each rank requested `cores` cores."""
         return self.pace if self.lease is None else self.pace * cores / self.width
 
     def lane(self, node: int) -> int:
-        """The lane whose cores the job uses on a node of its."""
+        """Return the lane that the job uses on one of its nodes."""
         return 0 if self.room[0] >> node & 1 else 1
 
     def ranks_by_node(self, nodes: Sequence[Node]) -> Iterator[tuple[int, int]]:
-        """Pairs of node index and ranks there, in rank order; a node may come again for another program."""
+        """Yield pairs (node index, ranks there), in rank order. In a coupled job a node can appear again, for another
+        program."""
         if self.parts:
             for part in self.parts:
                 yield from part.ranks_by_node(nodes)
@@ -369,7 +374,8 @@ class Placement:
                 left -= here
 
     def on_nodes(self, nodes: Sequence[Node]) -> Iterator[OnNode]:
-        """The ranks and cores node by node, in rank order; a node may come again for another program."""
+        """Yield the ranks and cores node by node, in rank order. In a coupled job a node can appear again, for another
+        program."""
         if self.parts:
             for part in self.parts:
                 yield from part.on_nodes(nodes)
@@ -385,7 +391,7 @@ class Placement:
                                  in_lane(nodes[node].sockets, self.share, self.lane(node), self.width, ranks))
 
     def slots(self, nodes: Sequence[Node]) -> Iterator[RankSlot]:
-        """The place of every rank, in rank order."""
+        """Yield the place of every rank, in rank order."""
         return slots_of(((each, part.width) for part in self.parts or (self,) for each in part.on_nodes(nodes)), nodes)
 
     def __repr__(self) -> str:
@@ -395,15 +401,15 @@ class Placement:
 _FACTS = ("share", "room", "order", "procs", "width", "size", "most", "devices", "frequency", "pace", "lease", "layout",
           "parts")
 _facts = operator.attrgetter(*_FACTS)
-_NO_LAYOUT = CoreLayout(())  # of placements that need none
+_NO_LAYOUT = CoreLayout(())  # for placements that need none
 
 CorePlacement = Placement.of_cores
-"""The name by which policies of users know it."""
+"""The name that users' policies use."""
 
 
 @lru_cache(maxsize=4096)
 def in_lane(sockets: Sequence[int], share: str, lane: int, width: int, ranks: int) -> int:
-    """The cores of so many ranks in a lane of a node, counted from its first."""
+    """Return the cores of `ranks` ranks in a lane of a node, counted from its first core."""
     cores = at = 0
     for count in sockets:
         first, length = lane_of_socket(count, share, lane)
@@ -415,18 +421,18 @@ def in_lane(sockets: Sequence[int], share: str, lane: int, width: int, ranks: in
 
 
 SMALL = 8
-"""Nodes or cores of a small job."""
+"""Maximum size of a small job, in nodes or cores."""
 
 
-class KnownSlots:
-    """The places of the ranks of jobs on some nodes: small jobs come again and again to the same ones."""
+class SlotCache:
+    """Cache of the places of ranks: small jobs run again and again on the same nodes."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._nodes = nodes
         self._known: dict[Any, tuple[RankSlot, ...]] = {}
 
     def of(self, placement: Placement) -> tuple[RankSlot, ...]:
-        """The place of every rank, in rank order."""
+        """Return the place of every rank, in rank order."""
         if placement.size > SMALL or placement.most is not None or placement.parts:
             return tuple(placement.slots(self._nodes))
         key = placement.share, placement.room, placement.order, placement.procs, placement.width
@@ -439,7 +445,7 @@ class KnownSlots:
 
 
 def slots_of(parts: Iterable[tuple[OnNode, int]], nodes: Sequence[Node]) -> Iterator[RankSlot]:
-    """The place of every rank: `parts` are those of each node, with how many cores each has."""
+    """Yield the place of every rank. `parts` has the ranks of each node, with the number of cores of each rank."""
     rank = 0
     for (node, ranks, cores), width in parts:
         stop = rank + ranks

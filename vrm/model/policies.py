@@ -1,7 +1,7 @@
-"""What policies are to each other: the protocols of placement policies and of what they are made of.
+"""Protocols of placement policies and of their parts.
 
-A policy sees the machine through a view, which is any `Pool`: the cluster as it is now, or as it
-would be. It holds none itself, so one policy serves a run, its forecast and its replay.
+A policy sees the machine through a view, which is any `Pool`: the cluster as it is now, or as it would be. It holds no
+view itself, so one policy serves a run, its forecast and its replay.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from vrm.model.job import Insufficient, Job
 from vrm.model.placement import Placement
 
 Rooms = Callable[[], Sequence[tuple[int, int]]]
-"""Gives the eligible nodes on which a job finds room, as disjoint sets of nodes that hold equally many
-of its tasks, each with how many one node holds."""
+"""Function that returns the eligible nodes with capacity for a job: pairs of a set of nodes and how many of its tasks
+fit on each node of the set. The sets are disjoint."""
 
 
-class InOrder(Protocol):
-    """The waiting jobs in order at one moment, first to start first. `fresh` are those that came
-    since the last step."""
+class OrderedJobs(Protocol):
+    """The waiting jobs in order at one moment, first to start first. `fresh` has those that are new since the last
+    step."""
 
     @property
     def fresh(self) -> list[Job]: ...
@@ -33,73 +33,73 @@ class InOrder(Protocol):
     def __getitem__(self, index: int) -> Job: ...
 
 
-class Follower(Protocol):
-    """Who goes by what waits and by what became of earlier jobs, and is told each step of a run."""
+class PolicyObserver(Protocol):
+    """Observer of each step of a run, for policies that depend on which jobs wait and on what became of earlier
+    jobs."""
 
-    def follow(self, now: float, waiting: InOrder, cluster: Cluster,
+    def follow(self, now: float, waiting: OrderedJobs, cluster: Cluster,
                decided: Iterator[tuple[Job, Placement]], all_tried: bool
                ) -> Iterator[tuple[Job, Placement]]:
-        """A step at `now`: the same starts as `decided`, each of which is booked before the next
-        one is asked for. `all_tried`: the dispatcher also looks at jobs behind the first that does
-        not fit. Until it ends, `waiting` says who waits."""
+        """Observe a step at `now` and yield the same starts as `decided`; each is booked before the next one is
+        requested. `all_tried` says that the dispatcher also looks at jobs behind the first one that does not fit.
+        Until the generator ends, `waiting` has the waiting jobs."""
 
     def plans(self, starts: Mapping[int, tuple[Job, float]]) -> None:
-        """During a step: the waiting jobs that a dispatcher plans to start later, with their times
-        (seconds), by id."""
+        """Observe, during a step, the waiting jobs that a dispatcher plans to start later: by id, each with its start
+        (seconds)."""
 
 
 class PlacementPolicy(Protocol):
-    """Where jobs run. `heatmap` is the one that it goes by, if any; `follower` wants to be told each
-    step, where there is one."""
+    """Decides where jobs run. `heatmap` is the heatmap that it uses, if any; `follower`, if not None, is called at
+    each step."""
 
     name: str
     heatmap: Heatmap | None
 
     @property
-    def follower(self) -> Follower | None: ...
+    def follower(self) -> PolicyObserver | None: ...
 
     def copy(self) -> PlacementPolicy:
-        """An independent copy, for a copy of the run; itself where nothing is kept from step to
-        step."""
+        """Return an independent copy, for a copy of the run; the policy itself if it keeps nothing between steps."""
 
     def nodes(self, job: Job) -> int:
-        """Nodes that the job takes on the empty machine; raises Infeasible, with the reason, when
-        it can never run."""
+        """Return how many nodes the job takes on the empty machine. Raises Infeasible, with the reason, if it can
+        never run."""
 
     def place(self, job: Job, view: Pool) -> Placement | Insufficient:
-        """Where the job would start on the view, or why it does not fit; takes nothing."""
+        """Return where the job would start on the view, or why it does not fit. Does not change the view."""
 
 
 class CountingPolicy(PlacementPolicy, Protocol):
-    """A placement policy that also answers by counting, which is quicker than asking where jobs fit. All of
-    vrm's do; one that cannot count gives None, any size and False (see
-    `vrm.scheduling.placement.custom.OwnPlacement`)."""
+    """A placement policy that can also answer by counting, which is faster than searching for a place. All of vrm's
+    do; one that cannot count returns None, any size and False (see
+    `vrm.scheduling.placement.user_placement.UserPlacement`)."""
 
     def copy(self) -> CountingPolicy: ...
 
     def fits(self, job: Job, view: Pool) -> bool:
-        """Whether `place` finds a place."""
+        """Return whether `place` finds a place."""
 
     def similar(self, job: Job) -> tuple[Hashable, int] | None:
-        """A class of jobs, and the job's size in it: in one state of the machine, of two jobs of a
-        class the larger takes all that the smaller takes, and more. None: nothing is promised."""
+        """Return a class of jobs, and the job's size in it. In one state of the machine, the larger of two jobs of a
+        class takes everything that the smaller takes, and more. None: no such promise."""
 
     def exact(self, job: Job) -> bool:
-        """Whether counts say all of the job: it fits where `size` is at most `room`, takes that
-        much of the room and gives as much back."""
+        """Return whether counting is exact for the job: it fits if and only if `size` is at most `room`, and it takes
+        and returns that much."""
 
     def size(self, job: Job) -> int:
-        """What is counted of a job: all that it takes if counts are exact, else the least."""
+        """Return what is counted of a job: everything that it takes if counts are exact, otherwise a lower bound."""
 
     def room(self, view: Pool) -> int | None:
-        """The largest `size` that any job may have to fit on the view; None: cannot be counted."""
+        """Return the largest `size` with which a job can fit on the view; None if it cannot be counted."""
 
 
 class Eligibility(Protocol):
-    """On which nodes a job may run: the first third of a placement policy."""
+    """Decides on which nodes a job may run: the first of the three parts of a placement policy."""
 
     def alone(self, job: Job) -> bool:
-        """Whether the job shares its nodes with no other, before it or after."""
+        """Return whether the job shares its nodes with no other job, earlier or later."""
 
     def nodes(self, job: Job, view: Pool) -> int:
-        """The set of nodes on which the job may run now."""
+        """Return the set of nodes on which the job may run now."""

@@ -1,6 +1,6 @@
 """Quantities as texts: times (`90`, `1.5`, `90m`, `1h30m`, `1:30:00`, `1-12:00:00`), sizes of memory (`4G`), and lists
-of numbers (`0-8:2,20`). Here are the forms of people, and the parts of which those of batch systems are made.
-"""
+of numbers (`0-8:2,20`). This module has the forms that people write, and the parts that the forms of batch systems are
+made from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 # ---------------------------------------------------------------------------------------------- times
 
 FORMS = "seconds, or as 90m, 2h, 1:30:00 or 1-12:00:00"
-"""What `seconds_of` reads, for messages."""
+"""The forms that `seconds_of` accepts, for messages."""
 
 _UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 _SIZES = tuple(reversed(_UNITS.values()))
@@ -25,14 +25,14 @@ _PARTS = re.compile(r"(?:([0-9]{1,9})-)?([0-9]{1,9}(?::[0-9]{1,9}){0,3}(?:\.[0-9
 
 
 def seconds_of(text: str) -> float:
-    """The seconds of a time; a bare number is seconds. ValueError for anything else."""
+    """Convert a time to seconds; a bare number is seconds. Raises ValueError for anything else."""
     units = _WITH_UNITS.fullmatch(text)
     if _NUMBER.fullmatch(text):
         found = float(text)
     elif units and text:
         found = sum(float(number) * size for number, size in zip(units.groups(), _UNITS.values()) if number)
     elif _CLOCK.fullmatch(text):
-        found = of_parts(text)
+        found = seconds_of_parts(text)
     else:
         raise ValueError(text)
     if not math.isfinite(found):
@@ -40,9 +40,9 @@ def seconds_of(text: str) -> float:
     return found
 
 
-def of_parts(text: str, alone: float = 1.0) -> float:
-    """The seconds of `[[[D:]H:]M:]S`, as PBS and logs write it, or of `D-H[:M[:S]]`; a number alone counts `alone`
-    seconds. ValueError for anything else."""
+def seconds_of_parts(text: str, alone: float = 1.0) -> float:
+    """Convert `[[[D:]H:]M:]S`, as PBS and logs write it, or `D-H[:M[:S]]` to seconds; a bare number is multiplied by
+    `alone`. Raises ValueError for anything else."""
     found = _PARTS.fullmatch(text)
     if not found:
         raise ValueError(text)
@@ -57,22 +57,22 @@ def of_parts(text: str, alone: float = 1.0) -> float:
 
 
 UNLIMITED = ("UNLIMITED", "INFINITE", "-1")
-"""What Slurm calls no limit."""
+"""The words that mean "no limit" in Slurm."""
 
 
-def of_slurm(text: str) -> float:
-    """The seconds of a time limit of Slurm: minutes, `M:S`, `H:M:S`, `D-H`, `D-H:M` or `D-H:M:S`; infinity for none.
-    ValueError for anything else."""
+def slurm_seconds(text: str) -> float:
+    """Convert a time limit of Slurm to seconds: minutes, `M:S`, `H:M:S`, `D-H`, `D-H:M` or `D-H:M:S`; no limit is
+    infinity. Raises ValueError for anything else."""
     if text.upper() in UNLIMITED:
         return math.inf
     if text.count(":") > 2 or "." in text:
         raise ValueError(text)
-    return of_parts(text, 60.0)
+    return seconds_of_parts(text, 60.0)
 
 
 def said(seconds: float) -> str:
-    """A time for people, as `seconds_of` reads it: `45s`, `22m`, `1h30m`, `2d3h`; whole seconds, and no
-    more than the two largest units."""
+    """Format seconds for people, in the form of `seconds_of`: `45s`, `22m`, `1h30m`, `2d3h`. Rounds to whole seconds
+    and shows at most the two largest units."""
     left = round(max(0.0, seconds))
     parts = []
     for unit, size in _UNITS.items():
@@ -83,7 +83,7 @@ def said(seconds: float) -> str:
 
 
 def seconds_text(value: float | None) -> str:
-    """A time in seconds: at most 3 decimals, whole numbers bare, nothing for None."""
+    """Format seconds with at most 3 decimals; whole numbers without a point, "" for None."""
     if value is None:
         return ""
     if not isinstance(value, float):
@@ -96,7 +96,8 @@ def seconds_text(value: float | None) -> str:
 
 
 def clock(seconds: float, days: bool = False) -> str:
-    """Whole seconds as HH:MM:SS with as many hours as it takes, or, with `days`, as D-HH:MM:SS from a day on."""
+    """Format whole seconds as HH:MM:SS, with as many digits of hours as needed, or, with `days`, as D-HH:MM:SS from
+    one day on."""
     day, left = divmod(int(seconds), 86400) if days else (0, int(seconds))
     return f"{day}-" * (day > 0) + f"{left // 3600:02}:{left // 60 % 60:02}:{left % 60:02}"
 
@@ -104,33 +105,32 @@ def clock(seconds: float, days: bool = False) -> str:
 # ---------------------------------------------------------------------------------------------- memory
 
 class MemoryDialect(NamedTuple):
-    """How sizes of memory are written: a pattern of the number, its fraction and its unit, and the unit of a number
-    alone."""
+    """A way to write sizes of memory: a pattern of number, fraction and unit, and the unit of a bare number."""
 
     pattern: re.Pattern[str]
     alone: str = ""
 
 
 PEOPLE = MemoryDialect(re.compile(r"([0-9]{1,18})(\.[0-9]{1,9})?([kmgt](?:i?b)?|b)", re.IGNORECASE))
-"""`4G`, `4GiB`, `1.5T`: with a unit."""
+"""`4G`, `4GiB`, `1.5T`: the unit is required."""
 
 SLURM_MEMORY = MemoryDialect(re.compile(r"([0-9]{1,15})()((?:[kmgt]b?)?)", re.IGNORECASE), "m")
-"""`4G`, `4000`: a number alone is MiB."""
+"""`4G`, `4000`: a bare number is MiB."""
 
 PBS_MEMORY = MemoryDialect(re.compile(r"([0-9]{1,15})()([kmgtp]?[bw]?)", re.IGNORECASE))
-"""`4gb`, `500kw`, `2048`: a number alone is bytes, a word has eight."""
+"""`4gb`, `500kw`, `2048`: a bare number is bytes; a word (w) is eight bytes."""
 
 LOG_MEMORY = MemoryDialect(re.compile(r"([0-9]+)(\.[0-9]+)?\s*((?:[kmgtp](?:i?b|w)?|b|w)?)", re.IGNORECASE))
-"""What logs and tables of several systems have: `62.50G`, `4096mb`, `1000 kw`."""
+"""The forms in logs and tables of several systems: `62.50G`, `4096mb`, `1000 kw`."""
 
 
 def scale(letter: str) -> int:
-    """The power of 1024 that k, m, g, t or p means, small or large; 1 for no letter."""
+    """Return the power of 1024 for k, m, g, t or p, in lower or upper case; 1 for ""."""
     return 1 << 10 * (" kmgtp".index(letter.lower()) if letter else 0)
 
 
 def memory_text(size: int) -> str:
-    """Bytes in the largest unit of which they are a whole number, as `4G`, `1536M`."""
+    """Format bytes in the largest unit that gives a whole number, such as `4G` or `1536M`."""
     for letter in "TGMK":
         if size and size % scale(letter) == 0:
             return f"{size // scale(letter)}{letter}"
@@ -138,8 +138,8 @@ def memory_text(size: int) -> str:
 
 
 def memory_parts(text: str, dialect: MemoryDialect) -> tuple[str, str, int]:
-    """The digits, the fraction (`.5`, or nothing), and the bytes of the unit; every unit is a power of 1024, as Slurm
-    and PBS count. ValueError for another text."""
+    """Return the digits, the fraction (`.5`, or ""), and the bytes of the unit; every unit is a power of 1024, as
+    Slurm and PBS count. Raises ValueError for any other text."""
     found = dialect.pattern.fullmatch(text)
     if not found:
         raise ValueError(text)
@@ -149,8 +149,8 @@ def memory_parts(text: str, dialect: MemoryDialect) -> tuple[str, str, int]:
 
 @lru_cache(4096)
 def memory_bytes(text: str, dialect: MemoryDialect = PEOPLE) -> int:
-    """Bytes of a text such as 4G, 4GiB, 4000M or 1.5T. ValueError for another text and, for PEOPLE, for less than a
-    byte."""
+    """Convert a text such as 4G, 4GiB, 4000M or 1.5T to bytes. Raises ValueError for any other text and, with PEOPLE,
+    for less than a byte."""
     whole, fraction, each = memory_parts(text, dialect)
     size = int(whole) * each + round(float(fraction or 0) * each)
     if size < 1 and dialect is PEOPLE:
@@ -161,13 +161,13 @@ def memory_bytes(text: str, dialect: MemoryDialect = PEOPLE) -> int:
 # ---------------------------------------------------------------------------------------------- lists of numbers
 
 MOST_JOBS = 100_000
-"""Jobs that one line may make, or name to wait for."""
+"""Maximum number of jobs that one line may make, or name in a dependency."""
 
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([1-9][0-9]{0,8}))?)?")
 
 
 def member_range(text: str) -> range:
-    """The numbers of one part of a list, `7` or `0-8:2`; ValueError for anything else."""
+    """Parse one part of a list, `7` or `0-8:2`. Raises ValueError for anything else."""
     match = _RANGE.fullmatch(text)
     if match is None:
         raise ValueError(text)
@@ -180,8 +180,8 @@ def member_range(text: str) -> range:
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """The numbers that a list names, each once; ValueError for anything else, and for a list whose
-    parts have more than MOST_JOBS together, however often they name the same."""
+    """Parse a list of numbers; each number appears once in the result. Raises ValueError for anything else, and for a
+    list whose parts have more than MOST_JOBS numbers together, even if they repeat the same ones."""
     parts = []
     total = 0
     for part in text.split(","):
@@ -196,8 +196,7 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def fold_range(members: range) -> str:
-    """The text that `member_range` reads as these; two numbers that are not neighbours are
-    written one by one."""
+    """Format a range as `member_range` reads it; two numbers that are not neighbours are written as two parts."""
     if len(members) == 1:
         return str(members[0])
     if len(members) == 2 and members.step > 1:
@@ -206,7 +205,7 @@ def fold_range(members: range) -> str:
 
 
 def to_ranges(values: Sequence[int]) -> list[range]:
-    """The numbers, in their order, as few plain ranges."""
+    """Return the numbers, in their order, as few plain ranges."""
     found, at = [], 0
     while at < len(values):
         step = values[at + 1] - values[at] if at + 1 < len(values) else 0
@@ -223,11 +222,11 @@ def to_ranges(values: Sequence[int]) -> list[range]:
 
 
 def repeated(values: Iterable[int]) -> str:
-    """A number for each node as Slurm writes it: `4(x2),2`."""
+    """Format one number for each node as Slurm does: `4(x2),2`."""
     runs = ((value, len(list(same))) for value, same in groupby(values))
     return ",".join(f"{value}(x{times})" if times > 1 else str(value) for value, times in runs)
 
 
 def fold(values: Sequence[int]) -> str:
-    """The shortest plain list that `numbers` reads as these, in their order."""
+    """Return the shortest plain list that `numbers` reads as these values, in their order."""
     return ",".join(map(fold_range, to_ranges(values)))

@@ -1,7 +1,7 @@
-"""Queues of a run: what jobs of each may take, how long they are expected to wait, and who comes first.
+"""Queues of a run: what the jobs of each may take, how long they are expected to wait, and their priority.
 
-A job names its queue (`queue=NAME`); one that names none goes to the default queue. Without any
-queues every name will do, and says nothing.
+A job names its queue (`queue=NAME`); a job without a name goes to the default queue. If no queues are configured,
+every name is accepted and has no effect.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from vrm.model.job import Infeasible, Job, Request, together
 from vrm.model.node import Node
-from vrm.model.forms.shapes import Check, count, flag, line, number, whole
+from vrm.model.forms.json_checks import Check, count, flag, line, number, whole
 
 EXPECTED_WAIT = 3600.0
-"""Seconds that jobs of a queue are expected to wait of which nobody says."""
+"""Expected wait (seconds) of jobs in a queue that does not define one."""
 
 
 MARK = "queue:"
-"""How the features begin that say to which queues a node belongs."""
+"""Prefix of the features that mark which queues a node belongs to."""
 
 
 @dataclass(frozen=True)
 class Queue:
-    """One queue. 0 stands for no limit.
+    """One queue. In all limits, 0 means no limit.
 
-    `priority` is added to that of each job. `expected_wait` is in seconds. `max_running` and
-    `max_cores` are of all its running jobs together, `..._per_user` of those of one user. Jobs run
-    on the `nodes` (names; none: on all), on at most `cores_per_node` of each. `max_walltime` is the longest limit
-    that a job may have, `default_walltime` that of a job which says none (seconds).
+    `priority` is added to that of each job. `expected_wait` is in seconds. `max_running` and `max_cores` limit all its
+    running jobs together, `..._per_user` those of one user. Jobs run on the `nodes` (names; empty: on all), on at most
+    `cores_per_node` cores of each. `max_walltime` is the longest limit that a job may have, `default_walltime` the
+    limit of a job without one (seconds).
     """
 
     name: str
@@ -47,27 +47,27 @@ class Queue:
     default_walltime: float = 0.0
 
     def has(self, node: str) -> bool:
-        """Whether its jobs may run on a node of this name."""
+        """Return whether its jobs may run on the node with this name."""
         return not self.nodes or bool({node, node.partition(".")[0]} & set(self.nodes))
 
     @property
     def limited(self) -> bool:
-        """Whether its jobs may have to wait for others of it to end."""
+        """Whether its jobs may have to wait until other jobs of the queue end."""
         return bool(self.max_running or self.max_cores or self.max_running_per_user
                     or self.max_cores_per_user)
 
     @property
     def placed(self) -> bool:
-        """Whether it says where jobs run."""
+        """Whether it restricts where jobs run."""
         return bool(self.nodes or self.cores_per_node)
 
     @property
     def mark(self) -> str:
-        """The feature that its nodes have; no user's has a colon."""
+        """The feature that its nodes have; no feature of a user contains a colon."""
         return f"{MARK}{self.name}"
 
     def request(self, request: Request) -> Request:
-        """A request with what the queue demands. Infeasible where that cannot be."""
+        """Return a request with the restrictions of the queue added. Raises Infeasible if they contradict it."""
         if request.parts:
             return together([self.request(part) for part in request.parts], request.licences)
         if self.nodes:
@@ -84,7 +84,7 @@ class Queue:
 
 @dataclass(frozen=True)
 class Queues:
-    """All queues of a run, by their names in `all`."""
+    """All queues of a run."""
 
     all: tuple[Queue, ...] = ()
 
@@ -93,8 +93,8 @@ class Queues:
 
     @classmethod
     def of(cls, wanted: Any) -> Queues:
-        """From their values by name: `{"debug": {"priority": 5}, "long": {}}`, or as they are.
-        ValueError for what is none."""
+        """Make queues from values by name, such as `{"debug": {"priority": 5}, "long": {}}`; `Queues` are returned
+        unchanged. Raises ValueError for anything else."""
         if isinstance(wanted, Queues):
             return wanted
         if not (isinstance(wanted, Mapping) and all(map(_queue, wanted.values()))
@@ -107,7 +107,7 @@ class Queues:
         return cls(found)
 
     def record(self) -> dict[str, dict[str, Any]]:
-        """What `of` reads, of plain values."""
+        """Return plain values that `of` reads."""
         return {queue.name: {each.name: list(value) if each.name == "nodes" else value
                              for each in fields(Queue)[1:]
                              if (value := getattr(queue, each.name)) != each.default}
@@ -117,7 +117,7 @@ class Queues:
         return ", ".join(queue.name for queue in self.all) or "none"
 
     def queue(self, job: Job) -> Queue:
-        """The queue of a job. Infeasible, with the reason, where there is none of that name."""
+        """Return the queue of a job. Raises Infeasible, with the reason, if no queue has that name."""
         if not self.all:
             return Queue(job.queue)
         if not job.queue:
@@ -131,12 +131,12 @@ class Queues:
             f"did you mean {close[0]}?" if close else f"known: {', '.join(names)}"))
 
     def default_walltime(self, name: str) -> float:
-        """The limit of a job in the queue of this name which says none (seconds); 0: it is not said."""
+        """Return the limit (seconds) of a job without one in the queue with this name; 0 if the queue defines none."""
         usual = next((queue for queue in self.all if queue.default), self.all[0]) if self.all else Queue("")
         return next((queue for queue in self.all if queue.name == name), usual).default_walltime
 
     def check(self, job: Job) -> None:
-        """Raise Infeasible where a job asks for more than its queue allows one."""
+        """Raise Infeasible if a job requests more than its queue allows a single job."""
         if self.all:
             queue = self.queue(job)
             for most, whose in ((queue.max_cores, ""), (queue.max_cores_per_user, " a user")):
@@ -149,19 +149,19 @@ class Queues:
 
     @property
     def placed(self) -> bool:
-        """Whether one of them says where jobs run."""
+        """Whether any queue restricts where jobs run."""
         return any(queue.placed for queue in self.all)
 
     def marked(self, nodes: Iterable[Node]) -> Sequence[Node]:
-        """The nodes, with features that say to which queues they belong."""
+        """Return the nodes with features that say which queues they belong to."""
         kept = tuple(nodes)
         if not any(queue.nodes for queue in self.all):
             return kept
         return tuple(replace(node, features=node.features | {
             queue.mark for queue in self.all if queue.nodes and queue.has(node.name)}) for node in kept)
 
-    def strangers(self, nodes: Iterable[Node]) -> dict[str, tuple[str, ...]]:
-        """Names that queues have and none of the nodes, by queue."""
+    def unknown_nodes(self, nodes: Iterable[Node]) -> dict[str, tuple[str, ...]]:
+        """Return the node names in queues that match none of the nodes, by queue."""
         known = {name for node in nodes for name in (node.name, node.name.partition(".")[0])}
         found = {queue.name: tuple(name for name in queue.nodes if name not in known)
                  for queue in self.all}
@@ -169,11 +169,11 @@ class Queues:
 
 
 NO_QUEUES = Queues()
-"""Those of a run that has none."""
+"""The queues of a run that has none."""
 
 
 def _queue(value: Any) -> bool:
-    """Whether it is what `Queues.of` takes of a queue."""
+    """Return whether `Queues.of` accepts the value as a queue."""
     if not isinstance(value, Mapping):
         return False
     checks: Mapping[str, Check] = {

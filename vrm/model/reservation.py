@@ -1,13 +1,13 @@
-"""Advance reservations: nodes that are kept free of other jobs from one time to another.
+"""Advance reservations: nodes that are kept free of other jobs during a span of time.
 
-A reservation has its nodes from `begin` to `end` for the jobs that are bound to it. A job that is
-bound to none, or to another, does not start on them where its walltime reaches into that span. So
-nobody has to leave: whoever was there has ended by the begin, by its walltime. Bound jobs start when
-the reservation has begun, on its nodes, and only if they end by its end, by their walltimes: whoever
-comes behind the reservation is never delayed by it.
+From `begin` to `end`, the nodes of a reservation belong to the jobs that are bound to it. A job that is bound to no
+reservation, or to another one, does not start on these nodes if its walltime reaches into that span. So no job has to
+be stopped: every earlier job has ended before the begin, by its walltime. Bound jobs start once the reservation has
+begun, on its nodes, and only if they end before its end, by their walltimes: jobs after the reservation are never
+delayed by it.
 
-A `Calendar` are the reservations of one cluster. It is a fact that a view of the machine has
-(`vrm.model.cluster.Pool.calendar`), like its nodes; what it closes depends on the time of the view.
+A `Calendar` has the reservations of one cluster. It is a property of a view of the machine
+(`vrm.model.cluster.Pool.calendar`), like the nodes; which nodes it closes depends on the time of the view.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from typing import NamedTuple
 from collections.abc import Iterable
 
 LATEST = 60.0
-"""Seconds by which a reservation may be opened late (a busy manager) without loss to its jobs."""
+"""Maximum delay (seconds) with which a reservation may be opened (by a busy manager) so that its jobs still get their
+full time."""
 
 
 class ReservationError(ValueError):
-    """A reservation that cannot be; the text says why and what to change."""
+    """The reservation is impossible; the text says why and what to change."""
 
 
 @dataclass(frozen=True)
 class ReservationRequest:
-    """A reservation that somebody asks for: `number` nodes, or those named in `nodes`, from `begin`
-    to `end` (seconds of the run's clock; -inf: from now on), for `jobs` (ids) and for those that
-    name it (`name`, "": it gets one)."""
+    """A requested reservation: `number` nodes, or those named in `nodes`, from `begin` to `end` (seconds of the run's
+    clock; -inf: from now on), for `jobs` (ids) and for jobs that name it (`name`; "": it gets a name)."""
 
     begin: float
     end: float
@@ -41,8 +41,8 @@ class ReservationRequest:
 
 @dataclass(frozen=True)
 class Reservation:
-    """A reservation that was made. Times are seconds of the run's clock. `opened` is when its jobs
-    could start for the first time, infinity before that."""
+    """An accepted reservation. Times are seconds of the run's clock. `opened` is when its jobs could first start;
+    infinity before that."""
 
     id: int
     name: str
@@ -53,13 +53,13 @@ class Reservation:
 
     @property
     def limit(self) -> float:
-        """By when a bound job must have ended, by its walltime: the end. Where the manager opened the
-        reservation a moment late, its jobs have as much time as if it had not."""
+        """The time by which a bound job must have ended, by its walltime: the end. If the manager opened the
+        reservation up to LATEST seconds late, the limit is later by the same time."""
         late = self.opened - self.begin
         return self.end + late if 0 < late <= LATEST else self.end
 
     def overlaps(self, begin: float, end: float) -> bool:
-        """Whether it has any time in common with this span."""
+        """Return whether it has any time in common with this span."""
         return self.begin < end and self.end > begin
 
 
@@ -71,7 +71,7 @@ class Span(NamedTuple):
 
 
 class Calendar:
-    """The reservations of a cluster, earliest first; never changed, a change makes another one."""
+    """The reservations of a cluster, earliest first. Immutable: a change makes another calendar."""
 
     __slots__ = ("spans",)
 
@@ -83,7 +83,7 @@ class Calendar:
         return bool(self.spans)
 
     def closed(self, begin: float, end: float) -> int:
-        """The nodes on which a job that is bound to none must not be from `begin` to `end`."""
+        """Return the nodes on which a job that is bound to no reservation must not run from `begin` to `end`."""
         nodes = 0
         for reservation, those in self.spans:
             if reservation.begin < end and reservation.end > begin:
@@ -91,30 +91,30 @@ class Calendar:
         return nodes
 
     def boundaries(self, after: float) -> list[float]:
-        """The begins and ends that are later, in order."""
+        """Return the begins and ends that are later than `after`, ascending."""
         return sorted({time for reservation, _ in self.spans
                        for time in (reservation.begin, reservation.end) if time > after})
 
     def next(self, now: float) -> float:
-        """The first of these; infinity where there is none."""
+        """Return the first boundary after `now`; infinity if there is none."""
         return min(self.boundaries(now), default=math.inf)
 
     def open(self, now: float) -> list[Span]:
-        """The reservations that have begun and not ended."""
+        """Return the reservations that are open: opened and not ended."""
         return [span for span in self.spans
                 if span.reservation.opened <= now < span.reservation.end]
 
     def of(self, reservation_id: int) -> Span | None:
-        """The reservation of that id, and its nodes."""
+        """Return the reservation with that id, and its nodes; None if there is none."""
         return next((span for span in self.spans if span.reservation.id == reservation_id), None)
 
     def covers(self, nodes: int, begin: float, end: float) -> bool:
-        """Whether one reservation has all these nodes for all of a span of time."""
+        """Return whether one reservation has all these nodes during a whole span of time."""
         return any(not nodes & ~those and reservation.begin <= begin and end <= reservation.end
                    for reservation, those in self.spans)
 
-    def in_the_way(self, nodes: int, begin: float, end: float) -> Reservation | None:
-        """The first reservation that has one of these nodes in a span of time."""
+    def blocking_reservation(self, nodes: int, begin: float, end: float) -> Reservation | None:
+        """Return the first reservation that has one of these nodes in a span of time; None if there is none."""
         return next((reservation for reservation, those in self.spans
                      if those & nodes and reservation.overlaps(begin, end)), None)
 

@@ -1,8 +1,8 @@
-"""How a run schedules, as one value: the table of these keys.
+"""The scheduling rules of a run as one value, and the table of their keys.
 
 A key is one field of `Rules`. The configuration, `vrm simulate` and `simulate(rules=)`, the state file,
-`vrm validate`, `vrm compare` and the records of experiments read the table: nothing else lists keys.
-What a key does is for the scheduler, or whoever else asks `Rules` for it.
+`vrm validate`, `vrm compare` and the records of experiments read this table; keys are listed nowhere else. The effect
+of a key is implemented by the scheduler, or by other readers of `Rules`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from collections.abc import Callable, Iterable, Mapping
 
 from vrm.model.queues import NO_QUEUES, Queues
-from vrm.model.forms.shapes import count, flag, line, number
+from vrm.model.forms.json_checks import count, flag, line, number
 
 
 def _queues(value: Any) -> bool:
@@ -26,7 +26,7 @@ def _queues(value: Any) -> bool:
 
 
 def _extensions(value: Any) -> bool:
-    """Whether it is a text of JSON with a mapping for each package."""
+    """Return whether it is a JSON text with a mapping for each package."""
     try:
         found = json.loads(value) if value else {}
     except (TypeError, ValueError):
@@ -35,7 +35,7 @@ def _extensions(value: Any) -> bool:
 
 
 WORDS: Mapping[str, tuple[str, ...]] = {"speed": ("ideal", "worst"), "events": ("instant", "published")}
-"""The values that keys of these kinds can have."""
+"""The allowed values of keys of these kinds."""
 
 KINDS: Mapping[str, Callable[[Any], bool]] = {
     "text": line,
@@ -50,25 +50,24 @@ KINDS: Mapping[str, Callable[[Any], bool]] = {
     "cap": lambda value: value == "" or line(value),
     "keys": _extensions,
 }
-"""What values of a key look like in files, by the key's kind."""
+"""Checks of a key's value in files, by the key's kind."""
 
 _READ: Mapping[str, Callable[[Any], Any]] = {"backfilling": str, "queues": Queues.of}
-"""What makes the value of what a file has, where that is another."""
+"""Functions that make the value of a key from that in a file, for the kinds where they differ."""
 
 LONG = 40
-"""Characters of a value that is shown in a line with others."""
+"""Maximum number of characters of a value that is shown in a line with others."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """What is known of a key besides its name and default.
+    """Properties of a key besides its name and default.
 
-    `config`: where the configuration has it, `Section.Key`; or a key of its top level with the
-    word that means yes, `Walltime=kill`. `record`: its name in files, if that is another one.
-    `always`: whether files have it also where it is the default; else they have it where it, or
-    the key `beside`, is not. `own`: whether it may name a policy of the user's own. `metavar` and
-    `help` are for `vrm simulate`, whose option has the key's name; `example` is for the message
-    about a wrong value.
+    `config` is its place in the configuration, `Section.Key`; or a key of the top level with the word that means yes,
+    `Walltime=kill`. `record` is its name in files, if that differs. With `always`, files contain it even if it has its
+    default; otherwise they contain it if it, or the key `beside`, does not have its default. `own` says that it may
+    name a policy of the user. `metavar` and `help` are for the option of `vrm simulate`, which has the key's name;
+    `example` is for the message about a wrong value.
     """
 
     kind: str
@@ -88,12 +87,12 @@ def _rule(default: Any, kind: str, config: str, help: str, **more: Any) -> Any:
 
 @dataclass(frozen=True)
 class Rules:
-    """How a run schedules: who starts next, who is backfilled, where jobs run, and what ends them.
+    """The scheduling rules of a run: which job starts next, which are backfilled, where jobs run, and what ends them.
 
-    The policies `algorithm`, `backfill`, `policy`, `node_order` and `estimates` are names, as the configuration has
-    them, or in simulations the objects that they stand for (`vrm.scheduling.compose.compose`). `interval` is in
-    seconds, 0: decide at every event. `KEYS` says what each field does and where the configuration has it. No value
-    is checked here: `compose` raises PolicyError for one that cannot be.
+    The policies `algorithm`, `backfill`, `policy`, `node_order` and `estimates` are names, as in the configuration, or
+    in simulations the policy objects themselves (`vrm.scheduling.compose.compose`). `interval` is in seconds; 0:
+    decide at every event. `KEYS` says what each field does and where it is in the configuration. Values are not
+    checked here: `compose` raises PolicyError for an impossible one.
     """
 
     algorithm: Any = _rule(
@@ -179,7 +178,7 @@ class Rules:
         metavar="JSON", example='{"vrm-example": {"SiteTokens": 4}}')
 
     def record(self) -> dict[str, Any]:
-        """What files have of it; `read` reads that."""
+        """Return the form for files, which `read` reads."""
         return {key.record or name: _plain(getattr(self, name)) for name, key in KEYS.items()
                 if key.always or self._changed(name) or (key.beside and self._changed(key.beside))}
 
@@ -188,8 +187,8 @@ class Rules:
 
     @classmethod
     def read(cls, record: Mapping[str, Any]) -> Rules:
-        """From what a file has, of this or an older version. Raises KeyError for what is missing
-        and ValueError for what is not a value of a key."""
+        """Make rules from the record in a file of this or an older version. Raises KeyError for a missing key and
+        ValueError for an invalid value."""
         found: dict[str, Any] = {}
         for name, key in KEYS.items():
             word = key.record or name
@@ -201,39 +200,39 @@ class Rules:
 
     @classmethod
     def of(cls, settings: Any) -> Rules:
-        """What a configuration (`vrm.config.schema.Settings`) says."""
+        """Make rules from a configuration (`vrm.config.schema.Settings`)."""
         found: dict[str, Any] = {}
         for name, key in KEYS.items():
             place, _, yes = key.config.partition("=")
             value = settings
             for word in map(attribute, place.split(".")):
                 value = getattr(value, word, None)
-            if value is not None:  # else it is a key of an extension that is not there
+            if value is not None:  # otherwise the key belongs to an extension that is not installed
                 found[name] = value == yes if yes else value
         return cls(**found)
 
     def changes(self) -> dict[str, Any]:
-        """What a running manager gets to schedule by these: the keys of CHANGEABLE, as files have
-        them."""
+        """Return what a running manager gets when its rules are changed to these: the keys of CHANGEABLE, in the form
+        for files."""
         return {KEYS[name].record or name: _plain(getattr(self, name)) for name in CHANGEABLE}
 
     def words(self, names: Iterable[str]) -> list[str]:
-        """Keys for people: `power cap 900`, `kill`."""
+        """Format keys for people: `power cap 900`, `kill`."""
         values = {name.replace("_", " "): getattr(self, name) for name in names}
         return [name if value is True else f"{name} {_short(str(value))}"
                 for name, value in values.items() if value is not False and value != ""]
 
     def changed(self) -> list[str]:
-        """The keys besides the policies that are not as by default."""
+        """Return the keys, other than the policies, that do not have their default."""
         return [name for name, key in KEYS.items() if not key.always and self._changed(name)]
 
     def own(self) -> dict[str, str]:
-        """What can name a policy of the user's own, by its key in the configuration."""
+        """Return the values that may name a policy of the user, by their keys in the configuration."""
         return {key.config: str(getattr(self, name)) for name, key in KEYS.items() if key.own}
 
 
 def _short(text: str) -> str:
-    """A value in a line of words: a cap over a year has hundreds of numbers."""
+    """Shorten a value that is shown in a line of words: a cap over a year has hundreds of numbers."""
     return text if len(text) <= LONG else text[:LONG - 1] + "…"
 
 
@@ -242,12 +241,12 @@ def _same(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A value as files have it."""
+    """Convert a value to its form in files."""
     return value.record() if isinstance(value, Queues) else value
 
 
 KEYS: Mapping[str, Key] = {each.name: each.metadata["key"] for each in fields(Rules)}
-"""What is known of each key, by the name of its field."""
+"""The properties of each key, by the name of its field."""
 
 DEFAULTS: Mapping[str, Any] = {each.name: each.default for each in fields(Rules)}
 """The default of each key, by the name of its field."""
@@ -258,8 +257,8 @@ CHANGEABLE = ("algorithm", "backfill", "backfill_order", "policy", "node_order",
 
 
 def section(name: str) -> dict[str, tuple[Key, Any]]:
-    """The keys of a section of the configuration, such as `Scheduling`, by their attributes there,
-    with their defaults."""
+    """Return the keys of a section of the configuration, such as `Scheduling`, by their attributes there, with their
+    defaults."""
     found = {}
     for each, key in KEYS.items():
         place, _, word = key.config.partition(".")
@@ -270,14 +269,14 @@ def section(name: str) -> dict[str, tuple[Key, Any]]:
 
 @cache
 def attribute(word: str) -> str:
-    """`min_throughput` for `MinThroughput`."""
+    """Convert `MinThroughput` to `min_throughput`."""
     return "".join(f"_{letter.lower()}" if letter.isupper() and place else letter.lower()
                    for place, letter in enumerate(word))
 
 
 def checks() -> tuple[dict[str, Callable[[Any], bool]], dict[str, Callable[[Any], bool]]]:
-    """What values of the keys look like in files, by their names there: of those that must be
-    there, and of those that may."""
+    """Return the checks of the keys' values in files, by their names there: first for required keys, then for optional
+    ones."""
     must, may = ({key.record or name: KINDS[key.kind] for name, key in KEYS.items()
                   if key.always is always} for always in (True, False))
     return must, may

@@ -1,1 +1,1 @@
-"""What people read: state tables, metrics, per-job records."""
+"""Output for people: state tables, metrics, records of jobs."""

@@ -1,4 +1,4 @@
-"""Moments that are forecast, in few characters."""
+"""Short texts for forecast times."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from collections.abc import Iterable, Mapping
 from vrm.results.forecast import Record, moment
 
 FORECAST = ("start", "p10", "p90", "end", "end_p10", "end_p90", "latest", "nodes", "chance", "reason")
-"""What programs are told of the forecast of a job."""
+"""The keys of a job's forecast in JSON output."""
 
 NONE: Mapping[int, Record] = MappingProxyType({})
 """No forecasts."""
 
 LATER = "later"
-"""Not in this allocation, or not as things are: a job that is held."""
+"""Text for a time after this allocation, or for a job that cannot start as things are, such as a held one."""
 
 _SOON = 600.0
-"""Seconds from now within which a moment is shown with its seconds."""
+"""A time at most this many seconds from now is shown with seconds."""
 
 _ALL_SOON = 3600.0
-"""The same for a whole table, where all moments are in one form."""
+"""The limit, in seconds from now, for a whole table, in which all times have one form."""
 
 
 def when(at: float, now: float, seconds: bool | None = None) -> str:
-    """A moment as the local time, in few characters: `14:20`, `Tue 14:20`, `24 Nov`; with its seconds
-    where they are wanted (default: where it is near)."""
+    """Return a time as short local time: `14:20`, `Tue 14:20`, `24 Nov`; with seconds if `seconds` (default: if the
+    time is near)."""
     if not math.isfinite(at):
         return LATER
     there = time.localtime(at)
@@ -40,18 +40,18 @@ def when(at: float, now: float, seconds: bool | None = None) -> str:
 
 @lru_cache(maxsize=1)
 def _day(now: int) -> tuple[int, ...]:
-    """The day of a moment."""
+    """Return the date of a time."""
     return time.localtime(now)[:3]
 
 
 def all_near(jobs: Iterable[Record], now: float) -> bool:
-    """Whether the forecasts of all these jobs are so near that moments have their seconds."""
+    """Return whether the forecasts of all these jobs are so near that times are shown with seconds."""
     return all(abs(at - now) < _ALL_SOON for job in jobs for at in (
         moment(job, "end"), moment(job, "p90"), moment(job, "latest")) if math.isfinite(at))
 
 
 def span(job: Record, now: float, seconds: bool | None = None) -> str:
-    """The range of a start: four of five are in it. Empty where it is one moment."""
+    """Return the range that contains a start with a probability of four in five; empty if both ends are equal."""
     low, high = (max(now, moment(job, name)) for name in ("p10", "p90"))
     if low == high:
         return ""
@@ -59,8 +59,8 @@ def span(job: Record, now: float, seconds: bool | None = None) -> str:
 
 
 def brief(job: Record | None, now: float) -> str:
-    """Start and range in few characters, for a column of the queue; of a job that runs its end. "" where
-    nothing is forecast."""
+    """Return start and range of a forecast in short form, for a column of the queue; for a running job its end. "" if
+    there is no forecast."""
     if job is None:
         return ""
     if job["running"]:

@@ -1,4 +1,4 @@
-"""What extensions show around a run: tables that `vrm status` and `vrm top` have besides that of the nodes."""
+"""Overviews of a run from extensions: tables that `vrm status` and `vrm top` show besides that of the nodes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from vrm.system import plugins
 from vrm.system.printing.output import boxed
 
 GROUP = "vrm.overviews"
-"""The entry points of functions that give an overview of a run, or None."""
+"""The entry points of functions that return an overview of a run, or None."""
 
 
 class Overview(NamedTuple):
-    """A table: a line above it, the names of its columns and its rows, in which the columns `left` are aligned to the
-    left, and lines below it. `record` is all of it as JSON values."""
+    """A table: a line above it, the names of its columns and its rows, the columns `left` that are left-aligned, and
+    lines below it. `record` has all of it as JSON values."""
 
     head: str
     names: Sequence[str]
@@ -25,12 +25,12 @@ class Overview(NamedTuple):
     below: Sequence[str] = ()
 
     def text(self) -> str:
-        """It as text for people."""
+        """Return the overview as text."""
         table = ["", boxed(self.names, self.rows, left=self.left)] if self.rows else []
         return "\n".join([self.head, *table, *self.below])
 
     def lines(self) -> list[str]:
-        """It in few lines, without lines around the table."""
+        """Return the overview as lines, without borders around the table."""
         cells = [list(self.names), *map(list, self.rows)] if self.rows else []
         widths = [max(map(len, column)) for column in zip(*cells)]
         return [self.head, *("  ".join(cell.ljust(width) if at in self.left else cell.rjust(width)
@@ -39,8 +39,8 @@ class Overview(NamedTuple):
 
 
 def overviews(directory: Path, log: Path) -> dict[str, Overview]:
-    """What extensions show around the run in a `directory`, and in the directory Log of its configuration, by their
-    names; they read files alone. Of one that cannot be used there is the reason."""
+    """Return the overviews of extensions by name, for the run in a `directory`, and the directory Log of its
+    configuration. They only read files. For an extension that cannot be used, the overview is the reason."""
     found: dict[str, Overview] = {}
     for plugin in (*plugins.own(GROUP), *plugins.installed(GROUP)):
         try:
@@ -56,6 +56,6 @@ def _of(plugin: plugins.Plugin, directory: Path, log: Path) -> Overview | None:
     made = plugins.load(plugin)
     try:
         shown: Overview | None = made(directory, log)
-    except Exception as error:  # it is somebody else's program, which may raise anything
+    except Exception as error:  # foreign code, which may raise anything
         raise plugins.failed(plugin, error) from error
     return shown

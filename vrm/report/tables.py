@@ -1,7 +1,7 @@
-"""Status tables: what a snapshot of the manager says, as text for people, as JSON for programs.
+"""Status tables: a snapshot of the manager's state, as text for people and as JSON for programs.
 
-A snapshot is the content of the file `state`. Nothing here asks the manager itself, so the
-answer is the same on every node that sees the file; its age tells whether the manager lives.
+A snapshot is the content of the file `state`. Nothing here contacts the manager, so the output is the same on every
+node that sees the file; its age shows whether the manager is alive.
 """
 
 from __future__ import annotations
@@ -16,26 +16,25 @@ from typing import Any
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from vrm.model.node import Socket
-from vrm.report import holdings
+from vrm.report import node_resources
 from vrm.report.moments import FORECAST, NONE, brief
 from vrm.results.forecast import AGED, ByJob, Record
 from vrm.model.forms.hosts import fold as fold_nodes
 from vrm.model.quantities import clock
 from vrm.results.names import policy_name
 from vrm.results.state import JOB, REQUIRED, Snapshot, jobs_of, label
-from vrm.system.printing.moments import moment_text
+from vrm.system.printing.local_times import local_time_text
 from vrm.system.printing.output import boxed
 from vrm.system.printing.text import printable
 
 FORMAT = 2
-"""Of what `queue_json` and `state_json` give."""
+"""Format number of the results of `queue_json` and `state_json`."""
 STALE_AFTER = 15.0
-"""Age in seconds from which a manager that has not ended is suspected to be dead: it writes at
-least every 5 s."""
+"""Age in seconds from which a manager that has not ended is suspected to be dead: it writes at least every 5 s."""
 FOLD_ABOVE = 64
 """Number of nodes above which equal neighbours share their lines in the table of nodes."""
 APART = 10
-"""Waiting jobs of an array, or others that are alike, up to which each has its own row."""
+"""Up to this number of equal waiting jobs (of an array or others), each has its own row."""
 
 
 # --------------------------------------------------------------------------------- the head line
@@ -43,7 +42,7 @@ APART = 10
 
 @dataclass(frozen=True)
 class _Head:
-    """What stands above every table; `age` in seconds."""
+    """The text above every table; `age` in seconds."""
 
     age: float
     stale: bool
@@ -52,7 +51,7 @@ class _Head:
 
     @classmethod
     def of(cls, snapshot: Snapshot, now: float, apart: float = APART) -> _Head:
-        age = max(0.0, now - snapshot["time"])  # clocks of two hosts may differ a little
+        age = max(0.0, now - snapshot["time"])  # clocks of two hosts may differ slightly
         stale = age > STALE_AFTER and snapshot["manager"]["phase"] != "ended"
         by_state: dict[str, list[Mapping[str, Any]]] = {"running": [], "queued": []}
         for job in jobs_of(snapshot, apart):
@@ -60,7 +59,7 @@ class _Head:
         return cls(age, stale, by_state["running"], by_state["queued"])
 
     def lines(self, snapshot: Snapshot, width: int | None) -> list[str]:
-        """The lines of text, none longer than `width`."""
+        """Return the lines of text, wrapped to `width` characters."""
         rules, manager, ended = (snapshot[key] for key in ("scheduling", "manager", "ended"))
         others = ", ".join(f"{count} {what}" for what, count in ended.items()
                            if count and what != "completed")
@@ -91,20 +90,20 @@ class _Head:
 
 
 def _count(jobs: Sequence[Mapping[str, Any]]) -> int:
-    """How many jobs these are."""
+    """Return the number of jobs in these values."""
     return sum(job.get("count", 1) for job in jobs)
 
 
 def reservation_line(reservation: Mapping[str, Any]) -> str:
-    """A reservation of a snapshot in a line."""
+    """Return a reservation of a snapshot as one line."""
     jobs = f", jobs {reservation['jobs']}" if reservation["jobs"] else ", no jobs yet"
-    begin, end = (moment_text(reservation[key], "%d %b %H:%M:%S") for key in ("begin", "end"))
+    begin, end = (local_time_text(reservation[key], "%d %b %H:%M:%S") for key in ("begin", "end"))
     return (f"reservation {reservation['name']}: {fold_nodes(reservation['nodes'])} from {begin} to "
             f"{end}{jobs}")
 
 
 def lend_line(lend: Mapping[str, Any]) -> str:
-    """Who lends which cores to whom, of a snapshot, in a line."""
+    """Return a lend of a snapshot as one line: lender, cores and borrower."""
     cores = f"{lend['cores']} core{'s' * (lend['cores'] > 1)} on {fold_nodes(lend['nodes'])}"
     whom = "nobody" if lend["to"] is None else f"job {lend['to']}"
     return {"lend": f"job {lend['id']} is about to lend {cores} to {whom}",
@@ -113,7 +112,7 @@ def lend_line(lend: Mapping[str, Any]) -> str:
 
 
 def geometry(nodes: Sequence[Mapping[str, Any]]) -> str:
-    """The nodes of a snapshot in words: `8 nodes of 2x4`, by sockets and cores."""
+    """Return the nodes of a snapshot in words: `8 nodes of 2x4`, by sockets and cores."""
     shapes = {tuple(len(socket) for socket in node["sockets"]) for node in nodes}
     count = f"{len(nodes)} node{'' if len(nodes) == 1 else 's'}"
     if len(shapes) != 1:
@@ -125,7 +124,7 @@ def geometry(nodes: Sequence[Mapping[str, Any]]) -> str:
 
 
 def ago(seconds: float) -> str:
-    """A time that has passed, in the unit that suits it: `14 s`, `10 min`, `3 days`."""
+    """Return a past duration in a suitable unit: `14 s`, `10 min`, `3 days`."""
     for unit, size, below in (("s", 1, 600), ("min", 60, 120 * 60), ("h", 3600, 72 * 3600)):
         if seconds < below:
             return f"{int(seconds // size)} {unit}"
@@ -133,12 +132,12 @@ def ago(seconds: float) -> str:
 
 
 def shown(text: str) -> str:
-    """The text with what could disturb a terminal made visible: names come from users."""
+    """Return the text with characters that could disturb a terminal made visible, because names come from users."""
     return printable(text)
 
 
 def duration(seconds: float) -> str:
-    """HH:MM:SS; time that is over is shown as +HH:MM:SS. Parts of a second count as not over."""
+    """Return HH:MM:SS; a negative time is shown as +HH:MM:SS. A fraction of a second is rounded up."""
     if not math.isfinite(seconds):
         return "-"
     whole = math.ceil(seconds)
@@ -146,15 +145,15 @@ def duration(seconds: float) -> str:
 
 
 def first_parts(text: str) -> str:
-    """A list as 3,5-7,9,20-30 that is not too long for a table."""
+    """Return the beginning of a list as 3,5-7,9,20-30 that is short enough for a table."""
     some = text.split(",")
     return f"{','.join(some[:3])}{',...' if len(some) > 3 else ''}"
 
 
 def status(job: Mapping[str, Any]) -> str:
-    """R for a running job, Q for one that waits for room; others wait for what is named: held,
-    after other jobs, nodes (more of them than there are), late (for another allocation: it would not
-    end before this one does)."""
+    """Return R for a running job and Q for one that waits for free cores. Other waiting jobs have the reason: held,
+    after other jobs, nodes (it needs more than there are), late (for another allocation: it would not end before this
+    one does)."""
     if job["state"] == "running":
         return "R"
     if job.get("held"):
@@ -167,8 +166,8 @@ def status(job: Mapping[str, Any]) -> str:
 
 
 def remaining(job: Mapping[str, Any], now: float) -> float:
-    """The estimate less what of it has passed, in seconds; below 0 when the job outruns it. It is longer
-    for a job that has lent cores, or has borrowed fewer than it asked for."""
+    """Return the estimate minus the time that has passed, in seconds; below 0 if the job exceeds it. It is longer for
+    a job that has lent cores, or has borrowed fewer than it requested."""
     estimate: float = job["estimate"]
     if job["state"] != "running":
         return estimate
@@ -176,7 +175,7 @@ def remaining(job: Mapping[str, Any], now: float) -> float:
 
 
 def expected_text(job: Mapping[str, Any], now: float) -> str:
-    """What is left of the time that is expected of a job, "" where that is its estimate."""
+    """Return the remaining expected time of a job; "" if its expected time is its estimate."""
     if job["expected"] is None:
         return ""
     return duration(job["expected"] if job["state"] != "running" else job["expected_end"] - now)
@@ -186,24 +185,25 @@ def expected_text(job: Mapping[str, Any], now: float) -> str:
 
 
 def head_text(snapshot: Snapshot, now: float, width: int | None = None) -> str:
-    """What stands above every table, alone."""
+    """Return only the text above every table."""
     return "\n".join(_Head.of(snapshot, now).lines(snapshot, width))
 
 
 def queue_table(snapshot: Snapshot, now: float | None = None, width: int | None = None,
                 limit: int | None = None, forecasts: Mapping[int, Record] = NONE, each: bool = False) -> str:
-    """The jobs: running ones by their start, then waiting ones in the order of the queue.
+    """Return a table of the jobs: running ones by start, then waiting ones in the order of the queue.
 
-    Remaining is the estimate less the time it has run; of a waiting job it is the estimate, and
-    `+` marks a job past its estimate. Expected is the same by what is expected of it (Estimates), where
-    that is something else. Status is as `status` says, Name a job's name and its index
-    in an array, Args its arguments; Why says why it waits. Forecast says when it is likely to start, and
-    the range of that, or when it is likely to end (`forecasts`, by id; how old they are is said below the
-    table, if they are AGED). Name, Args, Expected, Forecast
-    and Why are there if a job has any. `now` is in epoch seconds (default: the clock), `width` in
-    columns of the terminal (default: as wide as it gets); no more than `limit` waiting jobs are shown.
-    Waiting jobs that are alike, more than APART, share a row, whose forecast is that of the first; not with `each`.
-    ValueError when the snapshot has another format.
+    Columns: Remaining is the estimate minus the run time so far; for a waiting job it is the estimate, and `+` marks
+    a job that exceeds it. Expected is the same for the expected run time (Estimates), if that differs from the
+    estimate. Status is the result of `status`, Name a job's name and its index in an array, Args its arguments, Why
+    the reason why it waits. Forecast is the likely start with its range, or the likely end of a running job
+    (`forecasts`, by id; their age is shown below the table if it is at least AGED). Name, Args, Expected, Forecast
+    and Why are left out if no job has a value.
+
+    `now` is in epoch seconds (default: the clock), `width` the width of the terminal in characters (default: no
+    limit), and `limit` the maximum number of rows of waiting jobs. More than APART equal waiting jobs share a row,
+    with the forecast of the first one; with `each`, all jobs have their own rows. Raises ValueError if the snapshot
+    has another format.
     """
     now = time.time() if now is None else now
     head = _Head.of(snapshot, now, math.inf if each else APART)
@@ -211,7 +211,7 @@ def queue_table(snapshot: Snapshot, now: float | None = None, width: int | None 
     rows = [
         [first_parts(job.get("ids", str(job["id"]))), shown(job["app"]), shown(label(_short(job))), shown(job["args"]),
          str(job["procs"]), status(job),
-         moment_text(job["start"]) if job["state"] == "running" else "-",
+         local_time_text(job["start"]) if job["state"] == "running" else "-",
          duration(remaining(job, now)), expected_text(job, now),
          brief(forecasts.get(job["id"]), now),
          "" if job["why"] == status(job) else shown(job["why"])]
@@ -220,7 +220,7 @@ def queue_table(snapshot: Snapshot, now: float | None = None, width: int | None 
              "Expected", "Forecast", "Why"]
     drop_empty(names, rows, ("Why", "Forecast", "Expected", "Args", "Name"))
     if width is not None:
-        if "Forecast" in names and width < _NARROW:  # the start alone
+        if "Forecast" in names and width < _NARROW:  # only the start
             column = names.index("Forecast")
             for row in rows:
                 row[column] = row[column].partition(" (")[0]
@@ -231,7 +231,7 @@ def queue_table(snapshot: Snapshot, now: float | None = None, width: int | None 
     reserved = next((job for job in head.queued if job.get("expected_start") is not None), None)
     if reserved:
         moment = reserved["expected_start"]
-        after.append(f"job {reserved['id']} has a reservation for {moment_text(moment)},"
+        after.append(f"job {reserved['id']} has a reservation for {local_time_text(moment)},"
                      f" in {duration(max(0.0, moment - now))}")
     made = forecasts.time if isinstance(forecasts, ByJob) else now
     if "Forecast" in names and now - made >= AGED:
@@ -240,12 +240,12 @@ def queue_table(snapshot: Snapshot, now: float | None = None, width: int | None 
 
 
 def _short(job: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A job, or many that are alike with no more of their indices than a row has room for."""
+    """Return a job; for many equal jobs, with at most as many indices as fit into a row."""
     return {**job, "index": first_parts(job["index"])} if type(job["index"]) is str else job
 
 
 def drop_empty(names: list[str], rows: list[list[str]], columns: Sequence[str]) -> None:
-    """Leave out those of the columns in which no row has anything."""
+    """Remove those of the columns in which all rows are empty."""
     for name in columns:
         column = names.index(name)
         if not any(row[column] for row in rows):
@@ -254,16 +254,16 @@ def drop_empty(names: list[str], rows: list[list[str]], columns: Sequence[str]) 
 
 
 _NARROW = 100
-"""Columns of a terminal below which ranges of forecasts are left out."""
+"""Width of a terminal, in characters, below which ranges of forecasts are left out."""
 _SHRINK = (("Args", 4), ("Why", 12), ("Name", 6), ("App", 8), ("Why", 4))
-"""Columns that are cut where the table is too wide, in this order, and the least that is left."""
+"""Columns that are cut if the table is too wide, in this order, and their minimum widths."""
 _SPARED = ("Args", "Expected", "Why", "Started", "Name", "Forecast", "Ranks")
-"""Columns that are left out, in this order, where the table is still too wide."""
+"""Columns that are left out, in this order, if the table is still too wide."""
 
 
 def narrow(names: list[str], rows: list[list[str]], width: int,
            shrink: Sequence[tuple[str, int]] = _SHRINK, spared: Sequence[str] = _SPARED) -> None:
-    """Cut the long texts of a table until it fits; if that is not enough, leave columns out."""
+    """Cut the long texts of a table until it fits; if that is not enough, remove columns."""
     for name, least in shrink:
         over = width_of(names, rows) - width
         if over > 0 and name in names:
@@ -280,13 +280,12 @@ def narrow(names: list[str], rows: list[list[str]], width: int,
 
 def state_table(snapshot: Snapshot, now: float | None = None,
                 width: int | None = None) -> str:
-    """The nodes: a line for every socket, with the job on each core.
+    """Return a table of the nodes: a line for every socket, with the job on each core.
 
-    Status is Empty, Full or Slots (some cores taken), Down, or Drained (it takes no new jobs). When the
-    table is wider than `width` columns, its cores are folded into runs (`0-15 #3 ft.B.x, 16-31 .`). In clusters of more
-    than FOLD_ABOVE nodes, neighbours with the same jobs on the same cores (most often none)
-    share their lines (`n3-n999`). `now` is in epoch seconds (default: the clock). ValueError
-    when the snapshot has another format.
+    Status is Empty, Full or Slots (some cores taken), Down, or Drained (it takes no new jobs). If the table is wider
+    than `width` characters, its cores are folded into ranges (`0-15 #3 ft.B.x, 16-31 .`). In clusters of more than
+    FOLD_ABOVE nodes, neighbours with the same jobs on the same cores (usually no jobs) share their lines (`n3-n999`).
+    `now` is in epoch seconds (default: the clock). Raises ValueError if the snapshot has another format.
     """
     now = time.time() if now is None else now
     head = _Head.of(snapshot, now)
@@ -302,35 +301,35 @@ def state_table(snapshot: Snapshot, now: float | None = None,
                 for start, (_, _, socket) in zip(left, sockets)]
         if width is None or width_of(names, rows) <= width:
             return "\n".join([*head.lines(snapshot, width), boxed(names, rows),
-                              *_besides(snapshot, apps)])
+                              *_resource_table(snapshot, apps)])
     names[4:] = ["Cores"]
     room = max(20, width - width_of(names[:4], left) - 3)
     rows = [[*start, _wrapped(_runs(socket.slots, apps), room)]
             for start, (_, _, socket) in zip(left, sockets)]
-    return "\n".join([*head.lines(snapshot, width), boxed(names, rows), *_besides(snapshot, apps)])
+    return "\n".join([*head.lines(snapshot, width), boxed(names, rows), *_resource_table(snapshot, apps)])
 
 
-def _besides(snapshot: Snapshot, apps: Mapping[int, str]) -> list[str]:
-    """What nodes have besides cores, and the run's licences; nothing where nobody need know."""
-    if not holdings.worth_telling(snapshot):
+def _resource_table(snapshot: Snapshot, apps: Mapping[int, str]) -> list[str]:
+    """Return a table of what nodes have besides cores, and the run's licences; empty if it is of no interest."""
+    if not node_resources.has_resources(snapshot):
         return []
-    held = holdings.held(snapshot["jobs"])
-    alike = _groups([{**node, "sockets": [holdings.gpus(node, held), node.get("resources"),
+    held = node_resources.held(snapshot["jobs"])
+    alike = _groups([{**node, "sockets": [node_resources.gpus(node, held), node.get("resources"),
                                           node.get("features")]} for node in snapshot["nodes"]])
-    names, rows = holdings.rows([group[0] for group in alike], held, apps)
+    names, rows = node_resources.rows([group[0] for group in alike], held, apps)
     for group, row in zip(alike, rows):
         row[0] = shown(group[0]["name"]) + f"-{shown(group[-1]['name'])}" * bool(group[1:])
-    line = holdings.licences_line(snapshot)
+    line = node_resources.licences_line(snapshot)
     return ["", boxed(names, [[shown(cell) for cell in row] for row in rows])] + [line] * bool(line)
 
 
 def _closed(node: Mapping[str, Any]) -> str:
-    """The status of a node on which nothing starts; "" of others."""
+    """Return the status of a node on which nothing starts; "" for other nodes."""
     return "" if node["up"] else "Drained" if node.get("why") else "Down"
 
 
 def _sockets(nodes: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, Socket]]:
-    """Name, why nothing starts there, and each socket of every line of the table of nodes."""
+    """Yield, for every line of the table of nodes, the name, the status of a closed node, and the socket."""
     for group in _groups(nodes):
         first, last = group[0], group[-1]
         name = shown(first["name"])
@@ -359,7 +358,7 @@ _numbered = re.compile(r"(.*?)([0-9]+)").fullmatch
 
 
 def follows(name: str, before: str) -> bool:
-    """Whether a name is the next one: n4 after n3, or cn010 after cn009."""
+    """Return whether a name is the next one: n4 after n3, or cn010 after cn009."""
     found, earlier = _numbered(name), _numbered(before)
     if not found or not earlier or found[1] != earlier[1]:
         return False
@@ -373,7 +372,7 @@ def _app(job: int | None, apps: Mapping[int, str]) -> str:
 
 
 def _runs(slots: Sequence[int | None], apps: Mapping[int, str]) -> list[str]:
-    """Neighbouring cores of the same job together: `0-15 #3 ft.B.x`, `16-31 .`."""
+    """Return neighbouring cores of the same job together: `0-15 #3 ft.B.x`, `16-31 .`."""
     runs = []
     first = 0
     for core in range(1, len(slots) + 1):
@@ -385,7 +384,7 @@ def _runs(slots: Sequence[int | None], apps: Mapping[int, str]) -> list[str]:
 
 
 def _wrapped(parts: Iterable[str], room: int) -> str:
-    """The parts with commas between, in lines of at most `room` characters."""
+    """Return the parts, separated by commas, in lines of at most `room` characters."""
     lines = [""]
     for part in parts:
         part = cut(part, room - 1)
@@ -400,12 +399,12 @@ def _wrapped(parts: Iterable[str], room: int) -> str:
 
 
 def cut(text: str, length: int) -> str:
-    """The text in at most `length` characters."""
+    """Return the text shortened to at most `length` characters."""
     return text if len(text) <= length else f"{text[:length - 3]}..."
 
 
 def width_of(names: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """How many columns of a terminal the table takes."""
+    """Return the width of the table in characters."""
     columns = zip(names, *rows)
     return sum(max(map(len, column)) + 3 for column in columns) + 1
 
@@ -415,24 +414,20 @@ def width_of(names: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
 
 def queue_json(snapshot: Snapshot, now: float | None = None,
                forecasts: Mapping[int, Record] = NONE) -> dict[str, Any]:
-    """The jobs as data; the keys are kept from version to version. `jobs` gives one after the other, once.
+    """Return the jobs as data; the keys are kept in later versions. `jobs` is an iterator that can be used once.
 
-    Common to both forms: `format` (2; in 1 `after` was a list), `time` of the snapshot and its
-    `age`, `manager` (`host`, `pid`, `start`, `phase`), `stale` (true: the manager may have died),
-    `emulated`, `scheduling` (`algorithm`, `backfilling`, `policy`) and `ended` (number of jobs by how they ended).
-    Here `jobs`, in the order of the table: `id`, `app`, `procs`, `state` (running or queued),
-    `submit`, `estimate`, `exclusive`, `start` (null while queued), `remaining` (below 0: past its
-    estimate), `expected_start` (null without a reservation), `nodes` and `devices` (as in jobs.csv;
-    both empty while queued), `cores` (of each rank), `name`, `priority`, `retries` (how often it may
-    be tried again), `args`
-    (as a shell would quote them), `dir` (empty: the run's), `index` (in an array, else null), `why`
-    (why it waits, for people), `expected` (how long it was expected to run when it came; null: as
-    long as its estimate), and why it waits although there may be room: `held`, `after` (the
-    ids of the jobs it waits for, as `3,5-7`), `late` (it would not end before the allocation does),
-    `lacks` (why the nodes there are now cannot take it, or an empty text). `forecast` is null, or has
-    `start`, `p10`, `p90`, `end`, `latest` (null: not in this allocation), `chance`, `nodes` and `reason`
-    (see `vrm forecast --json`).
-    Moments are epoch seconds, durations seconds.
+    Common to both forms: `format` (2; in 1 `after` was a list), `time` of the snapshot and its `age`, `manager`
+    (`host`, `pid`, `start`, `phase`), `stale` (true: the manager may have died), `emulated`, `scheduling`
+    (`algorithm`, `backfilling`, `policy`) and `ended` (number of jobs by end state). Here `jobs`, in the order of the
+    table: `id`, `app`, `procs`, `state` (running or queued), `submit`, `estimate`, `exclusive`, `start` (null while
+    queued), `remaining` (below 0: exceeds its estimate), `expected_start` (null without a reservation), `nodes` and
+    `devices` (as in jobs.csv; both empty while queued), `cores` (of each rank), `name`, `priority`, `retries` (how
+    often it may be tried again), `args` (quoted as in a shell), `dir` (empty: the run's), `index` (in an array, else
+    null), `why` (why it waits, for people), `expected` (its expected run time at submission; null: its estimate), and
+    the reasons why it waits although there may be free cores: `held`, `after` (the ids of the jobs it waits for, as
+    `3,5-7`), `late` (it would not end before the allocation does), `lacks` (why the present nodes cannot run it, or
+    an empty text). `forecast` is null, or has `start`, `p10`, `p90`, `end`, `latest` (null: not in this allocation),
+    `chance`, `nodes` and `reason` (see `vrm forecast --json`). Times are epoch seconds, durations seconds.
     """
     now = time.time() if now is None else now
     head = _Head.of(snapshot, now)
@@ -452,16 +447,15 @@ def queue_json(snapshot: Snapshot, now: float | None = None,
 
 
 def state_json(snapshot: Snapshot, now: float | None = None) -> dict[str, Any]:
-    """The nodes as data for `json.dumps`; the keys are kept from version to version.
+    """Return the nodes as data for `json.dumps`; the keys are kept in later versions.
 
-    The common keys are those of `queue_json`. Here `nodes`: `name`, `up` and `sockets`, each with
-    `socket` (its number), `taken`, `status` (Empty, Full, Slots, Down or Drained) and for every core
-    `jobs` (the id, or null) and `apps` (the application, or null). Where there are such: `why` a node takes no
-    new jobs, `gpus`
-    (each with its `index` and `job`), `resources` (what is free and what there is, by name) and
-    `features`; beside the nodes `licences` and `reservations` (each with `id`, `name`, `nodes`,
-    `begin`, `end` and the ids of its `jobs` as 3,5-7) and `lends` (each with the `id` of the lender, `to`
-    whom (null: the node), `cores`, `nodes`, `since` and its `phase`: lend, lent or regain).
+    The common keys are those of `queue_json`. Here `nodes`: `name`, `up` and `sockets`, each with `socket` (its
+    number), `taken`, `status` (Empty, Full, Slots, Down or Drained) and for every core `jobs` (the id, or null) and
+    `apps` (the application, or null). If there are any: `why` a node takes no new jobs, `gpus` (each with its `index`
+    and `job`), `resources` (free amount and total, by name) and `features`; and next to `nodes`: `licences`,
+    `reservations` (each with `id`, `name`, `nodes`, `begin`, `end` and the ids of its `jobs` as 3,5-7) and `lends`
+    (each with the `id` of the lender, the borrower `to` (null: the node), `cores`, `nodes`, `since` and its `phase`:
+    lend, lent or regain).
     """
     now = time.time() if now is None else now
     head = _Head.of(snapshot, now)
@@ -472,7 +466,7 @@ def state_json(snapshot: Snapshot, now: float | None = None) -> dict[str, Any]:
                 "status": closed or socket.status, "jobs": list(socket.slots),
                 "apps": [apps.get(job) if job is not None else None for job in socket.slots]}
 
-    held = holdings.held(head.running)
+    held = node_resources.held(head.running)
     more = {key: snapshot[key] for key in ("licences", "reservations", "lends") if snapshot.get(key)}
     return {**_common(snapshot, head), **more, "nodes": [{
         "name": node["name"], "up": node["up"],
@@ -480,7 +474,7 @@ def state_json(snapshot: Snapshot, now: float | None = None) -> dict[str, Any]:
                     for number, slots in enumerate(node["sockets"])],
         **{name: node[name] for name in ("resources", "features", "why") if node.get(name)},
         **{name: [{"index": index, "job": job} for index, job in found]
-           for name, found in [("gpus", holdings.gpus(node, held))] if found},
+           for name, found in [("gpus", node_resources.gpus(node, held))] if found},
     } for node in snapshot["nodes"]]}
 
 

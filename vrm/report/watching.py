@@ -1,4 +1,4 @@
-"""Tables that are shown again and again."""
+"""Tables that are shown repeatedly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn, TextIO
 from collections.abc import Callable, Iterator
 
-from vrm.system.printing.moments import moment_text
+from vrm.system.printing.local_times import local_time_text
 from vrm.system.printing.text import marked, printable
 
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"  # alternate screen, no cursor, no wrapping of long lines
@@ -21,16 +21,15 @@ _LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 
 def watch(render: Callable[[], str], interval: float, stop: threading.Event | None = None,
           out: TextIO | None = None) -> None:
-    """Show what `render` gives again and again, every `interval` seconds.
+    """Show the text of `render` repeatedly, every `interval` seconds.
 
-    On a terminal the text is redrawn in place, on its alternate screen, cut to its size; what was
-    there before is there again afterwards. Elsewhere the texts follow one another, with a line
-    between. When `render` raises OSError or ValueError (the file is missing, or is not a snapshot)
-    the reason is shown above the last text, and it goes on.
+    On a terminal the text is redrawn in place, on the alternate screen, cut to its size; afterwards the previous
+    content is back. Elsewhere the texts follow one another, separated by a line. If `render` raises OSError or
+    ValueError (the file is missing, or is not a snapshot), the reason is shown above the last text, and the loop
+    continues.
 
-    Returns when `stop` is set (checked after each text) or at Ctrl-C; SIGTERM leaves the terminal
-    in order, too, and then ends as SystemExit. Raises what writing raises (BrokenPipeError when
-    nobody reads any more).
+    Returns when `stop` is set (checked after each text) or at Ctrl-C. SIGTERM also restores the terminal, and then
+    raises SystemExit. Errors of writing are raised (BrokenPipeError if the reader is gone).
     """
     out = sys.stdout if out is None else out
     stop = threading.Event() if stop is None else stop
@@ -45,7 +44,7 @@ def watch(render: Callable[[], str], interval: float, stop: threading.Event | No
                 try:
                     text = last = render()
                 except (OSError, ValueError) as error:
-                    text = f"{moment_text(time.time())} {printable(str(error))}\n{last}"
+                    text = f"{local_time_text(time.time())} {printable(str(error))}\n{last}"
                 if screen:
                     out.write(marked(_frame(text, _size(out)), out))
                 else:
@@ -63,9 +62,9 @@ def watch(render: Callable[[], str], interval: float, stop: threading.Event | No
 
 
 def _wait(stop: threading.Event, seconds: float) -> bool:
-    """Wait for the event at most so many seconds; whether it is set.
+    """Wait for the event at most `seconds`; return whether it is set.
 
-    In short turns: Python handles a signal that comes just before the wait begins only after it.
+    Waits in short periods: Python handles a signal that arrives just before a wait begins only after that wait.
     """
     end = time.monotonic() + seconds
     while True:
@@ -77,12 +76,12 @@ def _wait(stop: threading.Event, seconds: float) -> bool:
 
 
 def _frame(text: str, size: os.terminal_size) -> str:
-    """What draws the text over an earlier one, on a terminal of that size."""
+    """Return the text that redraws the screen of a terminal of that size."""
     lines = text.rstrip("\n").split("\n")
     if len(lines) > size.lines > 1:
         hidden = len(lines) - size.lines + 1
         lines[size.lines - 1:] = [f"... {hidden} more lines: a higher terminal shows them"]
-    # Erase before writing: behind a line of full width, the cursor still stands on its last column.
+    # Erase before writing: after a line of full width, the cursor is still on its last column.
     text = "\n".join(f"\x1b[K{line[:size.columns]}" for line in lines)
     return f"\x1b[H{text}" + ("\n\x1b[J" if len(lines) < size.lines else "")
 
@@ -96,7 +95,7 @@ def _size(out: TextIO) -> os.terminal_size:
 
 @contextmanager
 def _unwound_by_sigterm() -> Iterator[None]:
-    """Inside, SIGTERM unwinds the main thread, so that `finally` blocks are run."""
+    """In the block, SIGTERM unwinds the main thread, so that `finally` blocks are run."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

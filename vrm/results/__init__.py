@@ -1,1 +1,1 @@
-"""What is known of jobs that ended: lines of `jobs.csv`, metrics, statistics."""
+"""Data about ended jobs: lines of `jobs.csv`, metrics, statistics."""

@@ -1,6 +1,6 @@
-"""Energy and power of jobs that have run: columns of `jobs.csv`, figures of a run, and the power of all
-jobs over time. Idle nodes are left out, as in the definition of the EAMC experiments (M. D'Amico, PhD
-thesis, UPC, 2021, chapter 6)."""
+"""Energy and power of jobs that have run: columns of `jobs.csv`, figures of a run, and the power of all jobs over
+time. Idle nodes are left out, as in the definition of the EAMC experiments (M. D'Amico, PhD thesis, UPC, 2021,
+chapter 6)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 from collections.abc import Iterable, Sequence
 
 MOST = 1e30
-"""What is more is not a power in watts, and no energy in joules."""
+"""Larger numbers are not accepted as a power in watts or an energy in joules."""
 
 
-class Drawn(NamedTuple):
-    """When a job ran (seconds), its mean watts (0: not known) and frequency in GHz (0: the nodes' own)."""
+class PowerSpan(NamedTuple):
+    """Start and end of a job (seconds), its mean power in watts (0: unknown) and its frequency in GHz (0: the nodes'
+    default)."""
 
     start: float
     end: float
@@ -22,19 +23,19 @@ class Drawn(NamedTuple):
 
     @property
     def joules(self) -> float:
-        """Its energy."""
+        """Its energy in joules."""
         return self.watts * (self.end - self.start)
 
 
-def columns_of(drawn: Drawn) -> dict[str, float]:
-    """The columns of `jobs.csv`: `frequency` (GHz), `energy` (J) and `power` (mean W)."""
+def columns_of(drawn: PowerSpan) -> dict[str, float]:
+    """Return the columns of `jobs.csv`: `frequency` (GHz), `energy` (J) and `power` (mean W)."""
     return {"frequency": drawn.frequency, "energy": round(drawn.joules, 3), "power": round(drawn.watts, 3)}
 
 
-def drawn_of(rows: Iterable[Any]) -> list[Drawn]:
-    """What the jobs of a list (`vrm.results.jobs.JobRow`) have drawn, of those that ran. What is not a number there is
-    not known."""
-    return [Drawn(row.start, row.end, _known(row.power) or (
+def power_of_rows(rows: Iterable[Any]) -> list[PowerSpan]:
+    """Return the power of the jobs of a list (`vrm.results.jobs.JobRow`) that ran. Invalid numbers in the list count
+    as unknown."""
+    return [PowerSpan(row.start, row.end, _known(row.power) or (
         _known(row.energy) / (row.end - row.start) if row.end > row.start else 0.0), _known(row.frequency))
         for row in rows if row.start is not None and row.end is not None]
 
@@ -43,9 +44,10 @@ def _known(value: float | None) -> float:
     return value if value is not None and 0 < value < MOST else 0.0
 
 
-def energy_of(jobs: Sequence[Drawn]) -> dict[str, Any]:
-    """Figures of a run: `energy` of the jobs in J, their mean power over the makespan (W), the most at a
-    moment (W), the mean frequency (GHz) by run time of those that have one, and how many are `unknown`."""
+def energy_of(jobs: Sequence[PowerSpan]) -> dict[str, Any]:
+    """Return figures of a run: `energy` of the jobs in J, their mean power over the makespan (W), the highest power
+    at any time (W), the mean frequency (GHz), weighted by run time, of jobs that have one, and the number of jobs of
+    unknown power. Empty if the power of no job is known."""
     known = [job for job in jobs if job.watts]
     if not known:
         return {}
@@ -59,8 +61,8 @@ def energy_of(jobs: Sequence[Drawn]) -> dict[str, Any]:
             "jobs_of_unknown_power": len(jobs) - len(known)}
 
 
-def power_over_time(jobs: Iterable[Drawn]) -> list[tuple[float, float]]:
-    """The power of all jobs together: from each time (seconds) on, so many watts."""
+def power_over_time(jobs: Iterable[PowerSpan]) -> list[tuple[float, float]]:
+    """Return the total power of all jobs as pairs: a time (seconds), and the watts from then on."""
     changes: dict[float, list[float]] = {}
     for job in jobs:
         if job.watts and job.end > job.start:
@@ -68,7 +70,7 @@ def power_over_time(jobs: Iterable[Drawn]) -> list[tuple[float, float]]:
             changes.setdefault(job.end, []).append(-job.watts)
     found: list[tuple[float, float]] = []
     total = 0
-    for time in sorted(changes):  # whole microwatts: what ends takes exactly what it brought
+    for time in sorted(changes):  # whole microwatts: an end subtracts exactly what the start added
         total += sum(round(each * 1e6) for each in changes[time])
         found.append((time, total / 1e6))
     return found

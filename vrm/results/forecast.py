@@ -1,7 +1,7 @@
-"""What the file `forecast.json` of a run says: when the waiting jobs of it are likely to start.
+"""Read the file `forecast.json` of a run: the likely start times of its waiting jobs.
 
-It is written beside the manager (`vrm.ext.forecast.live.beside`). Status queries read it as they read the state
-file: whatever is in it, none fails because of it.
+A process of its own next to the manager writes it (`vrm.ext.forecast.live.process`). Status queries read it like the
+state file: whatever its content is, no query fails because of it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 from collections.abc import Mapping
 
-from vrm.model.forms import shapes
-from vrm.model.forms.shapes import Check, count, flag, line, list_of, maybe, number
+from vrm.model.forms import json_checks
+from vrm.model.forms.json_checks import Check, count, flag, line, list_of, maybe, number
 from vrm.system.files import read_regular
 
 Record = Mapping[str, Any]
@@ -22,19 +22,19 @@ Record = Mapping[str, Any]
 NAME = "forecast.json"
 
 FORMATS = (1,)
-"""Of forecasts that are read."""
+"""Formats of forecasts that are read."""
 
 OLD = 600.0
-"""Seconds from which a forecast is too old to be shown where nobody has asked for it."""
+"""Seconds after which a forecast is too old to be shown, unless it was requested."""
 
 AGED = 15.0
-"""Seconds from which it is said how old it is: as on cores that are all busy, where it has to wait for its turn."""
+"""Seconds after which the age of a forecast is shown. Forecasts get so old when all cores are busy and their process
+has to wait."""
 
 
 class ManagerReport(NamedTuple):
-    """What a manager tells besides its journal. `phase` is running, stopping or ended, `end` when
-    the allocation ends (epoch seconds), `down` the names of nodes on which nothing starts; `time`:
-    as of then."""
+    """Facts from a manager that are not in its journal. `phase` is running, stopping or ended, `end` the end of the
+    allocation (epoch seconds), `down` the names of nodes on which nothing starts; `time` is when this was so."""
 
     phase: str = "ended"
     end: float = math.inf
@@ -43,7 +43,7 @@ class ManagerReport(NamedTuple):
 
     @classmethod
     def of(cls, snapshot: Mapping[str, Any]) -> ManagerReport:
-        """What a state file says."""
+        """Return the report that a state file contains."""
         end = snapshot["allocation"]["end"]
         return cls(snapshot["manager"]["phase"], math.inf if end is None else end,
                    frozenset(node["name"] for node in snapshot["nodes"]
@@ -51,28 +51,28 @@ class ManagerReport(NamedTuple):
 
     @classmethod
     def read(cls, line: str) -> ManagerReport:
-        """What a manager has written with `to_line`."""
+        """Return the report that a manager has written with `to_line`."""
         phase, end, down, moment = json.loads(line)
         return cls(phase, math.inf if end is None else end, frozenset(down), moment)
 
     def to_line(self) -> str:
-        """It as a line of text."""
+        """Return the report as one line of text."""
         return json.dumps([self.phase, self.end if math.isfinite(self.end) else None,
                            sorted(self.down), self.time])
 
 
 def read(path: str | os.PathLike[str]) -> Record:
-    """The forecast in a file. OSError when it cannot be read, ValueError when it is none."""
+    """Return the forecast in a file. Raises OSError if it cannot be read, ValueError if it is not a forecast."""
     return parsed(read_regular(path))
 
 
 def parsed(data: bytes) -> Record:
-    """The same of a file's content."""
+    """Return the forecast in the content of a file. Raises ValueError if it is not a forecast."""
     try:
         found = json.loads(data)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    wrong = shapes.fault(found, _ALL, {})
+    wrong = json_checks.fault(found, _ALL, {})
     if wrong:
         raise ValueError(wrong)
     if found["format"] not in FORMATS:
@@ -82,14 +82,14 @@ def parsed(data: bytes) -> Record:
 
 
 class ByJob(dict[int, Record]):
-    """What is forecast of jobs, by their ids; `time`: when, in epoch seconds."""
+    """Forecasts of jobs by id; `time` is when they were made, in epoch seconds."""
 
     time = 0.0
 
 
 def by_job(state: Mapping[str, Any], path: str | os.PathLike[str]) -> ByJob:
-    """The forecasts of the jobs of a state by their ids; none where there are none that belong to it:
-    the manager has ended, or makes none, or died long ago."""
+    """Return the forecasts of a state's jobs by id. Empty if there are none that match the state: the manager has
+    ended, makes no forecasts, or died long ago."""
     try:
         if state["manager"]["phase"] == "ended":
             return ByJob()
@@ -103,14 +103,14 @@ def by_job(state: Mapping[str, Any], path: str | os.PathLike[str]) -> ByJob:
     return jobs
 
 
-# What a forecast must look like.
+# Checks of a forecast's form.
 
 _MOMENTS = itemgetter("start", "p10", "p90", "end", "end_p10", "end_p90", "latest")
 _REST = itemgetter("id", "procs", "app", "nodes", "reason", "running", "chance")
 
 
 def _job(value: Any) -> bool:
-    """Whether it is the forecast of a job; there may be thousands, in each question."""
+    """Return whether this is the forecast of a job. Fast, because a query may have thousands of them."""
     try:
         job_id, procs, app, nodes, reason, running, chance = _REST(value)
         return (count(job_id) and count(procs) and line(app) and line(nodes) and line(reason)
@@ -125,10 +125,10 @@ _ALL: Mapping[str, Check] = {
     "allocation_end": maybe(number), "jobs": list_of(_job)}
 
 
-# In few words.
+# Access to values.
 
 
 def moment(record: Record, name: str) -> float:
-    """A time of a job's forecast; infinity where it is not in this allocation."""
+    """Return a time of a job's forecast; infinity if it is not in this allocation."""
     value = record[name]
     return math.inf if value is None else value

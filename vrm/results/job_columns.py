@@ -1,7 +1,7 @@
-r"""The columns of `jobs.csv`: their names, and how values become cells and cells values.
+r"""The columns of `jobs.csv`: their names, and the conversion of values to cells and back.
 
-Each job is one physical line, whatever its texts hold: line ends in them are written as `\n`, so
-that a line torn by a crash can be recognised and cut off, and `grep` and `tail -f` show whole jobs.
+Each job is one physical line, whatever its texts contain: line ends in them are written as `\n`, so that a line torn
+by a crash can be recognised and cut off, and `grep` and `tail -f` show whole jobs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from vrm.model.forms.fields import ADDED, SIMULATED as FIRST_FORM, TABLE, Field
 from vrm.model.job import JobState
-from vrm.model.forms.kinds import FieldError
+from vrm.model.forms.field_types import FieldError
 from vrm.model.quantities import seconds_text
 from vrm.system.printing.text import printable
 
@@ -25,7 +25,7 @@ PathLike = Union[str, "os.PathLike[str]"]
 
 
 class JobFileError(ValueError):
-    """A file that is not a list of jobs, or has a line that cannot be read; names the place."""
+    """A file that is not a list of jobs, or has an invalid line; the text names the place."""
 
 
 # ------------------------------------------------------------------------------- a value as a cell
@@ -39,7 +39,7 @@ _escaped = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
 
 
 def text_cell(text: str) -> str:
-    """A text on one line, quoted where CSV asks for it."""
+    """Return a text as a cell on one line, quoted if CSV requires it."""
     if not _special(text):
         return text
     if _to_escape.search(text):
@@ -48,7 +48,7 @@ def text_cell(text: str) -> str:
 
 
 class TextCells(dict[str, str]):
-    """The cells of texts, of which there are few, by text."""
+    """A cache of the cells of a few different texts, by text."""
 
     def __missing__(self, text: str) -> str:
         self[text] = text_cell(text)
@@ -56,18 +56,18 @@ class TextCells(dict[str, str]):
 
 
 def places_cell(text: str) -> str:
-    """A text without quotes and characters to escape, quoted where it has commas."""
+    """Return the cell of a text without quotes and characters to escape: quoted if it has commas."""
     return f'"{text}"' if "," in text else text
 
 
 def seconds_texts(seconds: Any) -> list[Any]:
-    """Times (an array of numpy) as they are written: whole numbers, or texts."""
+    """Return times (a numpy array) as they are written: integers if all are whole, else texts."""
     whole = seconds.astype(int)
     return whole.tolist() if (whole == seconds).all() else list(map(seconds_text, seconds.tolist()))
 
 
 def cell(value: Any) -> str:
-    """A text, a time (a float), a whole number or a flag; nothing for None."""
+    """Return a text, a time (a float), an integer or a flag as a cell; empty for None."""
     if isinstance(value, str):
         return text_cell(value)
     if value is None or isinstance(value, float):
@@ -79,23 +79,23 @@ def cell(value: Any) -> str:
 
 
 MOST = 10 ** 15
-"""Numbers and seconds are at most this."""
+"""Largest allowed number, also of seconds."""
 
 
 def read_text(text: str) -> str:
-    """The text that `text_cell` and the file's encoding made the cell from."""
+    """Return the text of a cell that `text_cell` and the file's encoding have made."""
     return _escaped.sub(_unescape, text) if "\\" in text else text
 
 
 def _unescape(found: re.Match[str]) -> str:
     escape = found.group()
-    if len(escape) == 6:  # a part of a name that is not valid UTF-8; see JobWriter
+    if len(escape) == 6:  # a byte of a name that is not valid UTF-8; see JobWriter
         return chr(int(escape[2:], 16))
     return _UNESCAPES.get(escape, escape)
 
 
 def _texts(texts: Sequence[str]) -> Sequence[str]:
-    return list(map(intern, map(read_text, texts) if "\\" in "".join(texts) else texts))  # most jobs say the same
+    return list(map(intern, map(read_text, texts) if "\\" in "".join(texts) else texts))  # most jobs have equal texts
 
 
 def _seconds(text: str) -> float:
@@ -107,7 +107,7 @@ def _seconds(text: str) -> float:
 
 def _times(texts: Sequence[str]) -> Sequence[float]:
     values = list(map(float, texts))
-    if not (min(values) > -MOST and max(values) < MOST and sum(values) < MOST * MOST):  # the last: none is nan
+    if not (min(values) > -MOST and max(values) < MOST and sum(values) < MOST * MOST):  # the last one excludes nan
         raise ValueError("not a number of seconds")
     return values
 
@@ -139,8 +139,8 @@ def _or(default: Any, read: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 class CsvColumn(NamedTuple):
-    """A column of the file: `read` gives the value of a cell, and raises ValueError for one that is wrong.
-    `read_many` does so quickly for cells of many jobs, or raises ValueError where they must be read one by one."""
+    """A column of the file: `read` returns the value of a cell, and raises ValueError for an invalid one. `read_many`
+    quickly reads the cells of many jobs, or raises ValueError if they must be read one by one."""
 
     name: str
     read: Callable[[str], Any]
@@ -148,11 +148,11 @@ class CsvColumn(NamedTuple):
 
     @property
     def default(self) -> Any:
-        """The value where a file has no such column; only for those that may be missing."""
+        """The value if a file has no such column; only for columns that may be missing."""
         return self.read("")
 
     def values(self, texts: Sequence[str]) -> Sequence[Any]:
-        """The values of cells; ValueError where one is wrong."""
+        """Return the values of cells. Raises ValueError if one is invalid."""
         if self.read_many is not None:
             with suppress(ValueError):
                 return self.read_many(texts)
@@ -188,11 +188,11 @@ REQUIRED = (_number_column("id", 0, "job's id"), _text_column("app"), _number_co
             CsvColumn("walltime", _seconds, _times), CsvColumn("status", _status))
 FIRST = (*REQUIRED, CsvColumn("exit_code", _or(None, _whole)), _maybe_time("app_time"), CsvColumn("exclusive", _flag),
          CsvColumn("backfilled", _flag), *map(_text_column, ("nodes", "cores", "binding", "reason")))
-"""The columns of vrm 0.1, and of a simulation of jobs of which nothing more is known."""
+"""The columns of vrm 0.1, and of a simulation whose jobs have no further data."""
 
 MORE: tuple[Field, ...] = tuple(sorted(
     (each for each in TABLE if each.column and each.form > FIRST_FORM), key=attrgetter("form")))
-"""The fields of a job that have columns behind `reason`."""
+"""The fields of a job that have columns after `reason`."""
 
 COLUMNS = (*FIRST, *(_text_column(each.column) if isinstance(each.plain_default, str) else
                      CsvColumn(each.column, _or(each.plain_default, each.kind.cell)) for each in MORE))
@@ -203,17 +203,17 @@ SIMULATED = ",".join(NAMES[:len(FIRST)]) + "\n"
 
 
 COMPUTED: dict[str, Callable[[Any], Any]] = {}
-"""The columns of extensions that were loaded (`vrm.results.added`), behind all others: by name, what gives the value of
-a row."""
+"""The loaded columns of extensions (`vrm.results.extension_columns`), after all others: by name, the function that
+returns the value for a row."""
 
 
 def added_names() -> list[str]:
-    """The names of the columns of extensions, in the order in which a new file has them."""
+    """Return the names of the columns of extensions, in their order in a new file."""
     return [*(name for name, field in ADDED.items() if field.column), *COMPUTED]
 
 
 def header() -> str:
-    """The first line of a file with all columns."""
+    """Return the first line of a file with all columns."""
     return ",".join((*NAMES, *added_names())) + "\n"
 
 
@@ -221,13 +221,13 @@ def header() -> str:
 
 
 def pattern(**same: str) -> str:
-    """The pattern (for `%`) of a line with the columns of FIRST, without its line end. `same` are cells that are
-    the same in all lines; the others are given in order, as cells."""
+    """Return the pattern (for `%`) of a line with the columns of FIRST, without line end. `same` are cells that are
+    equal in all lines; the others are filled in order, as cells."""
     return ",".join([same.get(column.name, "%s") for column in FIRST])
 
 
 def first_cells(values: Iterable[Any]) -> str:
-    """The columns of FIRST, from their values in order."""
+    """Return the columns of FIRST, from their values in order."""
     return ",".join(map(cell, values))
 
 
@@ -236,13 +236,13 @@ _SAID = frozenset(each.column for each in MORE)
 
 
 def more_cells(values: Mapping[str, Any]) -> str:
-    """The columns of MORE, a comma before each; a value that is the default, or missing, is an empty cell."""
+    """Return the columns of MORE, each with a comma before it; a default or missing value is an empty cell."""
     return _more_cells(tuple([each for each in values.items() if each[0] in _SAID]))
 
 
 @lru_cache(maxsize=256)
 def _more_cells(said: tuple[tuple[str, Any], ...]) -> str:
-    """Return these columns; jobs that follow each other often have equal ones."""
+    """Return these columns; cached, because consecutive jobs often have equal ones."""
     values = dict(said)
     return "".join([f",{cell(value)}" if (value := values.get(column, default)) != default else ","
                     for column, default in _DEFAULTS])
@@ -252,20 +252,20 @@ def _more_cells(said: tuple[tuple[str, Any], ...]) -> str:
 
 
 _BLOCK = 1 << 16
-"""Characters that are read at a time, and the rest of a line."""
+"""Number of characters that are read at a time, plus the rest of a line."""
 
 Values = dict[str, Sequence[Any]]
-"""The values of some jobs by column, without the columns in which all cells are empty: they have their default."""
+"""The values of some jobs by column, without columns in which all cells are empty; these have their defaults."""
 
 
 def _added_column(name: str) -> CsvColumn:
-    """A column of an extension."""
+    """Return the column of an extension."""
     return CsvColumn(name, _or(None, ADDED[name].kind.cell)) if name in ADDED else _text_column(name)
 
 
 class Layout:
-    """Where the columns are in the lines of a file, from its first line; `name` is the file's, for messages.
-    JobFileError where a column of REQUIRED is missing."""
+    """The positions of the columns in the lines of a file, from its first line; `name` is the file's name in
+    messages. Raises JobFileError if a column of REQUIRED is missing."""
 
     def __init__(self, name: str, header: str) -> None:
         self._name, names = name, _cells(header)
@@ -278,7 +278,8 @@ class Layout:
         self._added = [(_added_column(name), at) for at, name in enumerate(names) if name in added_names()]
 
     def values(self, lines: Sequence[str]) -> Values:
-        """Those of lines; ValueError or IndexError where one is wrong, or odd and not alone."""
+        """Return the values of lines. Raises ValueError or IndexError if one is invalid, or if an unusual line is not
+        alone."""
         cells = list(zip(*self._rows(lines)))
         found = {column.name: column.values(cells[at]) for column, at in self._places
                  if any(cells[at]) or column in REQUIRED}
@@ -289,8 +290,8 @@ class Layout:
         return found
 
     def _rows(self, lines: Sequence[str]) -> Sequence[Sequence[str]]:
-        """The cells of lines. The csv module is quick, but would refuse a cell of more than 128 KiB, which `cores`
-        is for a job on ten thousand nodes, and let a stray quote swallow the lines after it."""
+        """Return the cells of lines. The csv module is fast, but it would refuse a cell of more than 128 KiB (`cores`
+        of a job on ten thousand nodes is that large), and a stray quote would make it swallow the lines after it."""
         if len(lines) > 1 and '"' in "".join(lines):
             import csv
             with suppress(csv.Error):
@@ -300,7 +301,8 @@ class Layout:
         return list(map(_cells, lines))
 
     def careful(self, lines: Sequence[str], first: int) -> Iterator[Values]:
-        """The values of each line by itself; `first` is the number of the first. JobFileError for one that is wrong."""
+        """Yield the values of each line separately; `first` is the number of the first line. Raises JobFileError for
+        an invalid one."""
         for number, line in enumerate(lines, first):
             try:
                 values = self.values([line])
@@ -323,7 +325,7 @@ class Layout:
 
 
 def _cells(line: str) -> list[str]:
-    """The cells of a line."""
+    """Return the cells of a line."""
     line = line.rstrip("\r\n")
     if '"' not in line:
         return line.split(",")
@@ -342,16 +344,16 @@ _CELL = re.compile(rb'((?:[^,"]|"(?:[^"]|"")*")*),')
 
 
 def cells_of(line: bytes) -> list[bytes]:
-    """The cells of a line without its line end, as they are written."""
+    """Return the cells of a line without its line end, in their written form."""
     return _CELL.findall(line + b",") if b'"' in line else line.split(b",")
 
 
 def read_values(path: PathLike) -> Iterator[Values]:
-    """The jobs of a list, some at a time, so that memory does not grow with the list.
+    """Yield the jobs of a list, a block at a time, so that memory does not grow with the list.
 
-    Columns are found by the names in the first line; those from `exit_code` on may be missing,
-    and others are passed over. A last line without its line end is being written and is left
-    out. Raises JobFileError with the place of a line that cannot be read, OSError as `open` does.
+    Columns are found by the names in the first line; those from `exit_code` on may be missing, and unknown ones are
+    ignored. A last line without line end is being written and is left out. Raises JobFileError with the place of an
+    invalid line, OSError like `open`.
     """
     with open(path, encoding="utf-8", errors="backslashreplace", newline="\n") as file:
         header = file.readline()
@@ -372,14 +374,14 @@ def read_values(path: PathLike) -> Iterator[Values]:
 
 
 def read_last(path: PathLike, count: int) -> Iterator[Values]:
-    """The last jobs of a list, in its order; none when there is no such file, or it is not a list. Only the file's
-    end is read. A line that cannot be read is passed over."""
+    """Yield the last jobs of a list, in its order; none if there is no such file, or it is not a list. Reads only the
+    end of the file. Invalid lines are skipped."""
     with suppress(FileNotFoundError, JobFileError), open(path, "rb") as file:
         header, begin = file.readline(), file.tell()
         tail = max(begin, file.seek(0, os.SEEK_END) - _BLOCK)
         file.seek(tail)
         lines = file.read().decode("utf-8", "backslashreplace").split("\n")
-        lines = lines[tail > begin:-1][-count:]  # the first may be a part, the last is being written
+        lines = lines[tail > begin:-1][-count:]  # the first line may be incomplete, the last is being written
         layout = Layout(os.fspath(path), header.decode("utf-8", "backslashreplace"))
         try:
             found = [layout.values(lines)] if lines else []

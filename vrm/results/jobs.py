@@ -1,5 +1,5 @@
-"""`jobs.csv`: one line per job that ended, the same for live runs and simulations. The form of a line is that of
-`vrm.results.job_columns`."""
+"""The file `jobs.csv`: one line per ended job, in the same form for live runs and simulations.
+`vrm.results.job_columns` defines the form of a line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Row = TypeVar("_Row")
 
 
 def _with_fields(row: type[_Row]) -> type[_Row]:
-    """Give the class of a row the columns of the fields."""
+    """Add the columns of the fields to the class of a row."""
     for each in MORE:
         row.__annotations__[each.column] = Any
         setattr(row, each.column, each.plain_default)
@@ -35,18 +35,16 @@ def _with_fields(row: type[_Row]) -> type[_Row]:
 class JobRow:
     """A job that ended, as a line of `jobs.csv` has it.
 
-    `submit`, `start`, `end`, `walltime` (the user's estimate) and `app_time` (the application's
-    own measurement) are in seconds; `start` and `end` are None when the job never ran.
-    `exit_code` is what a shell would show (128 + signal). `nodes` and `cores` are in the forms of
-    `PlacementText`; `binding` is ok, mismatch, unchecked or unbound.
+    `submit`, `start`, `end`, `walltime` (the user's estimate) and `app_time` (the application's own measurement) are
+    in seconds; `start` and `end` are None if the job never ran. `exit_code` is as a shell reports it (128 + signal).
+    `nodes` and `cores` are in the forms of `PlacementText`; `binding` is ok, mismatch, unchecked or unbound.
 
-    Behind these are `devices` (in the form of `PlacementText`), `memory_peak` (the most memory that was seen in
-    use on a node, as `106M`; of live jobs that asked for memory), `cause` (why vrm ended it: `timeout`, `memory`,
-    `node`, `cancel`, `stop`, `interrupted`, `deadline` and so on) and the fields of the job, those of MORE
-    in their plain form: `name`, `args` (as a
-    shell would quote them), `dir` (empty: the run's own), `index` (in an array, else None) and so on.
-    A simulation's file has columns for them where its workload says something of them. `more` are pairs of a column
-    of an extension and its value: `added` finds one.
+    Further columns: `devices` (in the form of `PlacementText`), `memory_peak` (the highest memory use that was
+    observed on a node, as `106M`; of live jobs that requested memory), `cause` (why vrm ended it: `timeout`,
+    `memory`, `node`, `cancel`, `stop`, `interrupted`, `deadline` and others) and the fields of the job, those of MORE
+    in their plain form: `name`, `args` (quoted as in a shell), `dir` (empty: the run's own), `index` (in an array,
+    else None) and others. A simulation's file has these columns if its workload has values for them. `more` are pairs
+    of an extension's column and its value: `added` finds one.
     """
 
     id: int
@@ -68,11 +66,11 @@ class JobRow:
 
     if TYPE_CHECKING:
         def __getattr__(self, name: str) -> Any:
-            """A column of MORE."""
+            """Return a column of MORE."""
 
     @cached_property
     def processors(self) -> int:
-        """The cores that the job held: those in `cores`, else one for each rank."""
+        """The number of cores that the job held: those in `cores`, else one for each rank."""
         return cores_in(self.cores) if self.cores else self.procs
 
     @property
@@ -81,12 +79,12 @@ class JobRow:
         return f"{first_cells(_first_of(self))}{more_cells(vars(self))}{added_cells(self)}\n"
 
     def added(self, name: str, default: Any = None) -> Any:
-        """The value of a column of an extension, such as a field that it adds."""
+        """Return the value of an extension's column, such as a field that it adds."""
         return next((value for column, value in self.more if column == name), default)
 
     @property
     def short_line(self) -> str:
-        """Its line with the columns of `job_columns.FIRST` only."""
+        """The job's line with the columns of `job_columns.FIRST` only."""
         return f"{first_cells(_first_of(self))}\n"
 
 
@@ -95,14 +93,15 @@ _core_ranges = re.compile(r"/(\d+)(?:-(\d+))?").findall
 
 
 def cores_in(places: str) -> int:
-    """How many cores a text in the form of the column `cores` names."""
+    """Return the number of cores in a text of the column `cores`."""
     if "-" not in places:
         return places.count("/")
     return sum(int(last or first) - int(first) + 1 for first, last in _core_ranges(places))
 
 
 def added_cells(row: JobRow) -> str:
-    """The columns of extensions, a comma before each. What was read from a file is not computed again."""
+    """Return the columns of extensions, each with a comma before it. Values that were read from a file are not
+    computed again."""
     return "".join([f",{cell(value)}" for value in _added_values(row)])
 
 
@@ -119,7 +118,7 @@ _OF_JOB, _OF_DETAILS = ([(each.column, getter(each), each.kind.plain) for each i
 
 
 def fields_of(job: Job, details: Details) -> dict[str, Any]:
-    """The columns of MORE for a job; its arguments are its own, with its index in them."""
+    """Return the columns of MORE for a job; in an array, its arguments contain its own index."""
     own = job if details.index is None else job.but(payload=job.payload.own(details.index))
     found = {column: plain(get(own)) for column, get, plain in _OF_JOB}
     if details is not PLAIN:
@@ -129,8 +128,9 @@ def fields_of(job: Job, details: Details) -> dict[str, Any]:
     return found
 
 
-class KnownFields:
-    """The columns of MORE for jobs, without those that have their default: many jobs in a row say the same."""
+class SharedFields:
+    """Caches the columns of MORE for jobs, without those that have their defaults: consecutive jobs often have equal
+    ones."""
 
     def __init__(self) -> None:
         self._said: tuple[Any, ...] = ()
@@ -138,8 +138,8 @@ class KnownFields:
         self._found: dict[str, Any] = {}
 
     def of(self, job: Job, details: Details) -> dict[str, Any]:
-        """Those of a job; nobody changes them."""
-        said = _said_of(job)
+        """Return the columns of a job; the result must not be changed."""
+        said = _field_values(job)
         if said != self._said or details != self._details:
             values = fields_of(job, details)
             self._said, self._details = said, details
@@ -147,21 +147,21 @@ class KnownFields:
         return self._found
 
 
-_said_of = attrgetter(*(name for name in Job.__slots__ if name not in ("id", "submit")))
+_field_values = attrgetter(*(name for name in Job.__slots__ if name not in ("id", "submit")))
 _PLAIN_VALUES = {each.column: each.plain_default for each in MORE}
 
 
 def row_of(values: dict[str, Any]) -> JobRow:
-    """The row with these values, which becomes their owner; others have their default."""
+    """Return a row that uses the dictionary `values`; missing values have their defaults."""
     row = JobRow.__new__(JobRow)
     row.__dict__.update(values)
     return row
 
 
 def submitted(row: JobRow, submit: float) -> tuple[Job, Details]:
-    """What was submitted, as far as a row tells; `submit` is when. ValueError for a row that says
-    what no job can have."""
-    # Before there was a column for it, only the cores that a rank had said how many it wants.
+    """Return the job and details that were submitted, as far as a row contains them; `submit` is the submission time.
+    Raises ValueError for values that no job can have."""
+    # Older files have no column for cores per rank: compute it from the cores that the job had.
     width = max(1, row.processors // row.procs) if row.cores else 1
     said = _more_of(row)
     added = {name: ADDED[name].kind.of_plain(value) for name, value in row.more if name in ADDED}
@@ -177,29 +177,29 @@ def submitted(row: JobRow, submit: float) -> tuple[Job, Details]:
 
 
 class JobWriter:
-    """Writes a list of jobs; use it in a `with` or close it.
+    """Appends to a list of jobs; use it in a `with` block, or close it.
 
-    Jobs are added to what is there, and each reaches the operating system before `write` returns.
-    The rest of a line that a crash tore is cut off first. The file is valid UTF-8 whatever bytes a program's name has.
+    Each job has reached the operating system when `write` returns. An incomplete line that a crash has left is cut
+    off first. The file is valid UTF-8, whatever bytes a program's name has.
 
-    A file of an older vrm, or of one without some extension, lacks columns and gets them first, by a new file in its
-    place. Columns of an extension that is not there any more stay, and new jobs have no values in them. Raises
-    JobFileError when the file exists and is not a list of jobs, OSError as `open` does.
+    A file of an older vrm, or of one without some extension, lacks columns; it is first replaced by a new file with
+    all columns. Columns of an extension that is not installed now stay, and new jobs have no values in them. Raises
+    JobFileError if the file exists and is not a list of jobs, OSError like `open`.
     """
 
     def __init__(self, path: PathLike) -> None:
         self.path = os.fspath(path)
         has_header = self._mend()
-        self._gone: list[str] = []  # columns of extensions that are not there, behind all others
+        self._gone: list[str] = []  # columns of extensions that are not installed, after all others
         if has_header:
             self._widen()
         self._file = self._open()
-        self._torn: int | None = None  # the size of the file before what could not be written
+        self._torn: int | None = None  # size of the file before a failed write
         if not has_header:
             self._file.write(header())
 
     def write(self, row: JobRow) -> None:
-        """Add a job; OSError when the disk does not take it, and then nothing was added."""
+        """Add a job. Raises OSError if the disk does not take it; nothing is added then."""
         if self._torn is not None:
             self._begin_anew(self._torn)
         start = os.path.getsize(self.path)
@@ -207,13 +207,13 @@ class JobWriter:
             self._file.write(row.line if not self._gone else f"{row.line[:-1]}{',' * len(self._gone)}\n")
         except OSError:
             self._torn = start
-            with suppress(OSError):  # a disk that is read-only by now: then before the next job
+            with suppress(OSError):  # a disk that is read-only now: repeat this before the next job
                 self._begin_anew(start)
             raise
 
     def _begin_anew(self, size: int) -> None:
-        """Forget what could not be written, on disk and in the buffer."""
-        with suppress(OSError):  # what it still held is what could not be written
+        """Discard the failed write, on disk and in the buffer."""
+        with suppress(OSError):  # its buffer is the failed write
             self._file.close()
         os.truncate(self.path, size)
         self._file = self._open()
@@ -225,7 +225,7 @@ class JobWriter:
                     newline="\n")
 
     def close(self) -> None:
-        """Write what is still held and close the file."""
+        """Write the buffer and close the file."""
         self._file.close()
 
     def __enter__(self) -> JobWriter:
@@ -235,8 +235,8 @@ class JobWriter:
         self.close()
 
     def _mend(self) -> bool:
-        """Cut off a torn last line, and what follows zeros, which a machine that has died leaves where its disk had
-        nothing yet; True when the header is there."""
+        """Cut off an incomplete last line, and everything after zeros, which a crash of the machine leaves where data
+        was not on disk yet. Return whether the header is there."""
         try:
             file = open(self.path, "r+b")
         except FileNotFoundError:
@@ -254,12 +254,12 @@ class JobWriter:
             whole = _after_last_newline(file, end)
             if whole < size:
                 file.truncate(whole)
-                os.fsync(file.fileno())  # or the death of a machine mixes what was cut with what comes in its place
+                os.fsync(file.fileno())  # or else a crash could mix the cut data with the data that replaces it
             return whole > 0
 
 
     def _widen(self) -> None:
-        """Give a file of an older vrm the columns that it lacks, empty ones."""
+        """Add the missing columns, empty, to a file of an older vrm."""
         with open(self.path, "rb") as file:
             before = file.readline().decode().rstrip("\n").split(",")
             wanted = [*NAMES, *added_names()]
@@ -287,8 +287,8 @@ _NAME = re.compile(r"[A-Za-z][\w-]*")
 
 
 def _continues(first: bytes) -> bool:
-    """Whether a file with this first line is continued: vrm's columns were only ever added behind the others, and
-    those of extensions are behind them."""
+    """Return whether a file with this first line can be continued: new columns of vrm were always added after the
+    others, and columns of extensions come after these."""
     names = first.decode("utf-8", "replace").rstrip("\n").split(",")
     known = next((at for at, name in enumerate(names) if name not in NAMES), len(names))
     return (known >= len(FIRST) and tuple(names[:known]) == NAMES[:known] and len({*names}) == len(names)
@@ -296,14 +296,14 @@ def _continues(first: bytes) -> bool:
 
 
 def _rearranged(line: bytes, places: list[int]) -> bytes:
-    """A line with its cells in other places, -1 for an empty one, as those are which a damaged line does not have. Its
-    text stays as it is."""
+    """Return a line with its cells in these places; -1 gives an empty cell, and so does a cell that a damaged line
+    lacks. The text of the cells is unchanged."""
     cells = cells_of(line[:-1])
     return b",".join([cells[at] if 0 <= at < len(cells) else b"" for at in places]) + b"\n"
 
 
 def _first_zero(file: Any) -> int:
-    """Where the first zero byte of a file is; its size when there is none."""
+    """Return the offset of the first zero byte of a file, or its size if there is none."""
     file.seek(0)
     before = 0
     while part := file.read(1 << 20):
@@ -315,7 +315,7 @@ def _first_zero(file: Any) -> int:
 
 
 def _after_last_newline(file: Any, end: int) -> int:
-    """Offset behind the last line end of a binary file of `end` bytes; 0 if it has none."""
+    """Return the offset after the last newline in the first `end` bytes of a binary file; 0 if there is none."""
     while end:
         begin = max(0, end - 65536)
         file.seek(begin)
@@ -330,15 +330,15 @@ def _after_last_newline(file: Any, end: int) -> int:
 
 
 def rows_of(values: Values) -> Iterator[JobRow]:
-    """The rows with these values."""
+    """Yield the rows with these values."""
     names, new = tuple(values), JobRow.__new__
     for each in zip(*values.values()):
-        row = new(JobRow)  # without a guarded assignment for each column: reports read jobs by the million
+        row = new(JobRow)  # skips the frozen dataclass's slow assignments: reports read millions of jobs
         row.__dict__.update(zip(names, each))
         yield row
 
 
 def read_jobs(path: PathLike) -> Iterator[JobRow]:
-    """The jobs of a list, one by one; see `vrm.results.job_columns.read_values`."""
+    """Yield the jobs of a list, one by one; see `vrm.results.job_columns.read_values`."""
     for values in read_values(path):
         yield from rows_of(values)

@@ -1,7 +1,7 @@
 """The metrics of parallel job scheduling, computed from finished jobs; times in seconds.
 
-Here are the definitions, and what is printed at the end of a live run, which does not load numpy;
-all metrics of a run at once are in `vrm.results.summary`.
+Here are the definitions, and the figures printed at the end of a live run, which does not load numpy;
+`vrm.results.summary` computes all metrics of a run at once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ THRESHOLD = 10.0
 
 
 class Times(Protocol):
-    """When a job came, began and ended (s)."""
+    """Submission, start and end of a job (s)."""
 
     @property
     def submit(self) -> float: ...
@@ -29,11 +29,10 @@ class Times(Protocol):
 
 
 class Finished(Times, Protocol):
-    """What a metric reads of a job that ended; `JobRow` is one, a simulation may have its own.
+    """The values of an ended job that metrics need; `JobRow` has them, a simulation may have its own class.
 
-    `processors` is the number of cores that the job held: its ranks, times the cores of each.
-    `start` and `end` (s) are None when the job never ran. A `user` attribute is read by
-    `fairness` where there is one.
+    `processors` is the number of cores that the job held: its ranks, times the cores of each. `start` and `end` (s)
+    are None if the job never ran. A `user` attribute is read by `fairness` if there is one.
     """
 
     @property
@@ -49,7 +48,7 @@ Window = tuple[float, float]
 
 
 def ran(rows: Iterable[Row]) -> list[Row]:
-    """The jobs that ran, whatever became of them; only they have times to measure."""
+    """Return the jobs that ran, whatever their end state; only they have times."""
     return [row for row in rows if row.start is not None and row.end is not None]
 
 
@@ -57,21 +56,21 @@ def ran(rows: Iterable[Row]) -> list[Row]:
 
 
 def waiting(row: Times) -> float:
-    """Waiting time w = start - submit, in seconds."""
+    """Return the waiting time w = start - submit, in seconds."""
     seconds: float = row.start - row.submit
     return seconds
 
 
 def running(row: Times) -> float:
-    """Running time r = end - start, in seconds: how long the job held its cores."""
+    """Return the running time r = end - start, in seconds: how long the job held its cores."""
     seconds: float = row.end - row.start
     return seconds
 
 
 def application_time(row: Finished) -> float:
-    """The run time that the application measured itself, in seconds; else `running`.
+    """Return the run time that the application measured itself, in seconds; else `running`.
 
-    It leaves out the launch of the processes, which the application does not see.
+    It does not include the launch of the processes, which the application cannot measure.
     """
     return running(row) if row.app_time is None else row.app_time
 
@@ -93,7 +92,7 @@ def bounded_slowdown(response: float, run: float, threshold: float = THRESHOLD) 
 
 
 def span(rows: Iterable[Finished]) -> Window:
-    """First submission and last end of the jobs that ran, in seconds; (0, 0) if none ran."""
+    """Return the first submission and last end of the jobs that ran, in seconds; (0, 0) if none ran."""
     jobs = ran(rows)
     if not jobs:
         return 0.0, 0.0
@@ -101,7 +100,7 @@ def span(rows: Iterable[Finished]) -> Window:
 
 
 def makespan(rows: Iterable[Finished]) -> float:
-    """Last end less first submission of the jobs that ran, in seconds.
+    """Return the last end minus the first submission of the jobs that ran, in seconds.
 
     The convention of Feitelson's archive and of Batsim; some tools count from the first start.
     """
@@ -110,8 +109,8 @@ def makespan(rows: Iterable[Finished]) -> float:
 
 
 def mean_cores(row: Finished) -> float:
-    """The cores that a job held, all cores of each of its ranks, less what it had lent on average; of one that
-    started on borrowed cores those that it had on average."""
+    """Return the average number of cores that a job used: all cores of its ranks minus those that it had lent; for a
+    job that started on borrowed cores, the average of the cores that it had."""
     lent: float = getattr(row, "lent", 0.0)
     borrowed: float = getattr(row, "borrowed", 0.0)
     if borrowed:
@@ -120,11 +119,11 @@ def mean_cores(row: Finished) -> float:
 
 
 def idle_while_waiting(rows: Iterable[Finished], processors: int, window: Window | None = None) -> float:
-    """Share (0 to 1) of the processor time of the window that was idle although waiting jobs wanted it.
+    """Return the share (0 to 1) of the processor time of the window that was idle although waiting jobs requested it.
 
-    At each moment the smaller of what is idle and what the waiting jobs want counts, as for the loss of
-    capacity of `vrm.results.summary`. A job that had to wait for another reason (`after`, `begin`, `hold`)
-    does not count as waiting. The window is the makespan unless given as (begin, end).
+    At each time the smaller one of the idle cores and the requested cores counts, as for the loss of capacity of
+    `vrm.results.summary`. A job that had to wait for another reason (`after`, `begin`, `hold`) does not count as
+    waiting. The window is the makespan unless given as (begin, end).
     """
     jobs = ran(rows)
     first, last = window or span(jobs)
@@ -151,10 +150,10 @@ def idle_while_waiting(rows: Iterable[Finished], processors: int, window: Window
 
 
 def jain_index(values: Iterable[float]) -> float | None:
-    """Jain's fairness index (sum x)^2 / (n sum x^2), from 1/n to 1; None of no values.
+    """Return Jain's fairness index (sum x)^2 / (n sum x^2), from 1/n to 1; None if there are no values.
 
-    Jain, Chiu and Hawe, "A quantitative measure of fairness and discrimination for resource
-    allocation in shared computer systems" (DEC TR-301, 1984). All 0 is 1: nobody fares worse.
+    Jain, Chiu and Hawe, "A quantitative measure of fairness and discrimination for resource allocation in shared
+    computer systems" (DEC TR-301, 1984). If all values are 0 it is 1: no value is worse than another.
     """
     numbers = list(values)
     if not numbers:
@@ -162,7 +161,7 @@ def jain_index(values: Iterable[float]) -> float | None:
     largest = max(map(abs, numbers))
     if largest == 0:
         return 1.0
-    shares = [number / largest for number in numbers]  # keeps the squares from overflowing
+    shares = [number / largest for number in numbers]  # prevents overflow of the squares
     return math.fsum(shares) ** 2 / (len(shares) * math.fsum(share * share for share in shares))
 
 
@@ -170,11 +169,11 @@ def jain_index(values: Iterable[float]) -> float | None:
 
 
 def closing_line(algorithm: str, backfilling: Any, rows: Iterable[Finished]) -> str:
-    """The last line of a run: `FCFS(0): (30.05, 44.62, 74.67)`.
+    """Return the last line of a run: `FCFS(0): (30.05, 44.62, 74.67)`.
 
-    Averages in seconds of waiting, running and turnaround over the completed jobs. As in the
-    founding work running is the application's own time where it gave one, and turnaround the sum
-    of the two. `backfilling` prints as 0 for none and 1 for EASY, else as it is.
+    Averages in seconds of waiting, running and turnaround over the completed jobs. As in the original work, running
+    is the application's own measurement if there is one, and turnaround the sum of the two. `backfilling` is shown as
+    0 for none and 1 for EASY, else unchanged.
     """
     name = {"none": "0", "false": "0", "easy": "1", "true": "1"}.get(
         str(backfilling).lower(), str(backfilling))
@@ -184,8 +183,8 @@ def closing_line(algorithm: str, backfilling: Any, rows: Iterable[Finished]) -> 
     return f"{algorithm}({name}): {_means(jobs)}"
 
 
-def closing_words(rows: Iterable[Finished]) -> str:
-    """The figures of the closing line with their names and units; empty where there are none."""
+def closing_figures(rows: Iterable[Finished]) -> str:
+    """Return the figures of the closing line with their names and units; empty if there are none."""
     jobs = [row for row in ran(rows) if row.status == JobState.COMPLETED]
     if not jobs:
         return ""
@@ -195,11 +194,12 @@ def closing_words(rows: Iterable[Finished]) -> str:
 
 
 IDLE = 0.2
-"""The share of the core time from which on it is worth a line that it was idle while jobs waited."""
+"""Share of the core time that was idle while jobs waited, above which a line about it is printed."""
 
 
-def idle_words(share: float, policy: str, vrm: str) -> str:
-    """What to say at a run's end of core time that was idle while jobs waited, and what to type; empty for little."""
+def idle_text(share: float, policy: str, vrm: str) -> str:
+    """Return the message at a run's end about core time that was idle while jobs waited, with what to type; empty if
+    the share is at most IDLE."""
     if share <= IDLE:
         return ""
     what = (f"`{vrm} advise` compares other rules" if policy == "pack" else
@@ -208,7 +208,7 @@ def idle_words(share: float, policy: str, vrm: str) -> str:
 
 
 def _means(jobs: Sequence[Finished]) -> tuple[float, float, float]:
-    """Mean seconds of waiting, running and both."""
+    """Return the mean seconds of waiting, of running and of both together."""
     waits = math.fsum(map(waiting, jobs)) / len(jobs)
     runs = math.fsum(map(application_time, jobs)) / len(jobs)
     return round(waits, 2), round(runs, 2), round(waits + runs, 2)

@@ -1,4 +1,4 @@
-"""How reports call policies and times: one name for one thing, in every table and picture."""
+"""Names of policies and texts of times in reports: the same in every table and figure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ _EASY = ("easy", "1", "true")
 
 
 def policy_name(algorithm: str | None, backfilling: str | int | None = None) -> str:
-    """An ordering with its backfilling: `FCFS`, `FCFS + EASY`, `WFP3 + conservative`, `FCFS + 2` (reservations)."""
+    """Return an ordering with its backfilling: `FCFS`, `FCFS + EASY`, `WFP3 + conservative`, `FCFS + 2`
+    (reservations)."""
     how = str(backfilling or "").strip()
     if how.lower() in _PLAIN:
         return algorithm or ""
@@ -18,41 +19,42 @@ def policy_name(algorithm: str | None, backfilling: str | int | None = None) -> 
 
 
 class Unit(NamedTuple):
-    """A unit of time and its seconds."""
+    """A unit of time and its length in seconds."""
 
     name: str
     seconds: float
 
     def text(self, seconds: float | None) -> str:
-        """A time in this unit, with the digits that say something; without the unit's name."""
+        """Return a time in this unit, with the significant digits, without the unit's name."""
         return "-" if seconds is None else digits(seconds / self.seconds)
 
 
 UNITS = (Unit("days", 86400.0), Unit("h", 3600.0), Unit("min", 60.0), Unit("s", 1.0))
 LEAST = {"days": 3.0, "h": 3.0, "min": 10.0}
-"""How many of a unit the largest time must have to be told in it."""
+"""Minimum value of the largest time in a unit for which this unit is used."""
 
 
 def unit_of(times: Iterable[float | None]) -> Unit:
-    """The unit in which times (s) are easy to read, by the largest of them."""
+    """Return the unit in which times (s) are easy to read, by the largest of them."""
     largest = max((abs(time) for time in times if time is not None), default=0.0)
     return next(unit for unit in UNITS if largest >= LEAST.get(unit.name, 0.0) * unit.seconds)
 
 
 def digits(value: float) -> str:
-    """A number with the digits that say something: `0.04`, `12.3`, `1029965`."""
+    """Return a number with its significant digits: `0.04`, `12.3`, `1029965`."""
     size = abs(value)
     return f"{value:.{2 if size < 10 else 1 if size < 100 else 0}f}"
 
 
 def time_text(seconds: float) -> str:
-    """A time with its unit: `12.3 s`, `5.20 h`, `11.9 days`."""
+    """Return a time with its unit: `12.3 s`, `5.20 h`, `11.9 days`."""
     unit = unit_of([seconds])
     return f"{unit.text(seconds)} {unit.name}"
 
 
-def unmatched_said(found: dict[str, dict[str, int]]) -> list[str]:
-    """What `vrm.simulation.executor.Rate.unmatched` gives, in words: how many jobs, and of which loads most."""
+def unmatched_text(found: dict[str, dict[str, int]]) -> list[str]:
+    """Return the result of `vrm.simulation.executor.SpeedModel.unmatched` as text: how many jobs, and the most frequent
+    loads."""
     lines = []
     for where, text in (("beside", "ran with others at speed 1: the heatmap has no such pair"),
                         ("alone", "were alone on half a node at speed 1: the heatmap has no spare time")):

@@ -1,5 +1,5 @@
-"""`shares.csv`: which cores the ranks of a job had from when to when, for jobs that lent cores or ran on
-borrowed ones; a line for each node and each change, written when the job has ended."""
+"""The file `shares.csv`: which cores the ranks of a job had at which time, for jobs that lent cores or ran on
+borrowed ones. It has a line for each node and each change, written when the job has ended."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from vrm.model.sharing.core_share import LentCores
 from vrm.model.node import Node
 from vrm.model.placement import RankSlot
 from vrm.model.quantities import seconds_text
-from vrm.results.places import cores_text
+from vrm.results.placement_text import cores_text
 
 COLUMNS = ("job", "from", "to", "node", "cores")
 HEADER = ",".join(COLUMNS) + "\n"
 
 
 class HeldCores(NamedTuple):
-    """The cores of a job on a node from one time to another (seconds since the epoch), in the form that
-    `jobs.csv` has: `0/0-3+1/0` are cores 0 to 3 of socket 0 and core 0 of socket 1."""
+    """The cores of a job on a node during a period (epoch seconds), in the form of `jobs.csv`: `0/0-3+1/0` are cores
+    0 to 3 of socket 0 and core 0 of socket 1."""
 
     job: int
     begin: float
@@ -38,12 +38,12 @@ class HeldCores(NamedTuple):
 
 
 def shared(booking: Booking) -> bool:
-    """Whether a job lent cores, or ran on borrowed ones."""
+    """Return whether a job lent cores, or ran on borrowed ones."""
     return bool(booking.shares) or booking.placement.lease is not None
 
 
 def periods(booking: Booking, end: float) -> list[tuple[float, float, int]]:
-    """When a job that ended had lent which cores: from, to, the cores."""
+    """Return which cores an ended job had lent and when: begin, end, cores."""
     shares = [LentCores(booking.start, 0), *booking.shares]
     ends = [*(share.since for share in shares[1:]), end]
     return [(share.since, until, share.lent) for share, until in zip(shares, ends)
@@ -51,7 +51,7 @@ def periods(booking: Booking, end: float) -> list[tuple[float, float, int]]:
 
 
 def _slots(booking: Booking, end: float, cluster: Cluster) -> Iterator[tuple[float, float, Iterator[RankSlot]]]:
-    """From when to when the ranks of a job that ended were where."""
+    """Yield the rank slots of an ended job for each period: begin, end, slots."""
     placement, layout = booking.placement, cluster.layout
     if placement.lease is not None:
         for begin, until, then in core_share.periods(placement, booking.start, end):
@@ -62,14 +62,14 @@ def _slots(booking: Booking, end: float, cluster: Cluster) -> Iterator[tuple[flo
 
 
 def held(booking: Booking, end: float, cluster: Cluster) -> Iterator[HeldCores]:
-    """The lines of a job that ended."""
+    """Yield the lines of an ended job."""
     for begin, until, slots in _slots(booking, end, cluster):
         for node, cores in by_node(slots, cluster.nodes).items():
             yield HeldCores(booking.job.id, begin, until, node, cores)
 
 
 def by_node(slots: Iterable[RankSlot], nodes: Sequence[Node]) -> dict[str, str]:
-    """The cores of some ranks by node."""
+    """Return the cores of some rank slots by node."""
     found: dict[int, int] = {}
     for slot in slots:
         at = sum(nodes[slot.node].sockets[:slot.socket])
@@ -78,13 +78,13 @@ def by_node(slots: Iterable[RankSlot], nodes: Sequence[Node]) -> dict[str, str]:
 
 
 def lent(booking: Booking, end: float) -> float:
-    """Core seconds that a job that ended had lent."""
+    """Return the core seconds that an ended job had lent."""
     return sum((until - begin) * bits.count(cores) for begin, until, cores in periods(booking, end))
 
 
 def columns(booking: Booking, end: float) -> dict[str, float]:
-    """What jobs.csv says of a job that ended: core seconds that it has lent, and those of a job that started on
-    borrowed cores, and how many times its cores were others than before."""
+    """Return columns of jobs.csv for an ended job: the core seconds that it has lent, the core seconds of a job that
+    started on borrowed cores, and how many times its cores changed."""
     placement = booking.placement
     if placement.lease is None:
         return {"lent": lent(booking, end), "borrowed": 0.0, "changes": len(booking.shares)}
@@ -94,7 +94,7 @@ def columns(booking: Booking, end: float) -> dict[str, float]:
 
 
 def append(path: str | Path, lines: Iterable[HeldCores]) -> None:
-    """Add lines to a file, which is made where there is none. OSError when it cannot be written, or is a
+    """Append lines to a file, which is created if needed. Raises OSError if it cannot be written, or is a symbolic
     link."""
     text = "".join(each.line for each in lines)
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -107,8 +107,8 @@ def append(path: str | Path, lines: Iterable[HeldCores]) -> None:
 
 
 def read(path: str | Path) -> list[HeldCores]:
-    """The lines of a file; none where there is no file. ValueError, with the place, for a line that is
-    none; one that is being written is left out."""
+    """Return the lines of a file; empty if there is no file. Raises ValueError, with the place, for an invalid line;
+    an incomplete last line is left out."""
     try:
         with open(path, encoding="utf-8") as file:
             lines = file.readlines()
@@ -127,12 +127,13 @@ def read(path: str | Path) -> list[HeldCores]:
 
 
 def mates_of(booking: Booking) -> tuple[int, ...]:
-    """The jobs on whose cores a job started."""
+    """Return the ids of the jobs on whose cores a job started."""
     return tuple(sorted(lender for lender, _ in booking.placement.lent))
 
 
 def columns_of(booking: Booking, end: float) -> dict[str, Any]:
-    """Of a job that has ended: on whose cores it started, and what `columns` says."""
+    """Return the ids of the jobs on whose cores an ended job started, and its `columns`; empty if it shared no
+    cores."""
     if not shared(booking):
         return {}
     return {"mates": ",".join(map(str, mates_of(booking))), **columns(booking, end)}

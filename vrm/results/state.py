@@ -1,4 +1,4 @@
-"""What the file `state` of a run says, whichever vrm has written it, in one form."""
+"""Read the file `state` of a run, written by any version of vrm, in one form."""
 
 from __future__ import annotations
 
@@ -9,49 +9,49 @@ import time
 from typing import Any
 from collections.abc import Collection, Iterator, Mapping
 
-from vrm.model.forms import shapes
+from vrm.model.forms import json_checks
 from vrm.model.forms.fields import TABLE
 from vrm.model.quantities import fold, numbers
 from vrm.model.rules import checks
-from vrm.model.forms.shapes import Check, count, flag, line, list_of, mapping, maybe, number, one_of
+from vrm.model.forms.json_checks import Check, count, flag, line, list_of, mapping, maybe, number, one_of
 from vrm.system.files import read_regular
 
 Snapshot = Mapping[str, Any]
 
 FORMATS = (1, 2)
-"""Of state files that are read: 1 is that of vrm 0.1; since 2, neighbours in the queue of which only
-ids and indices differ are one value, and `after` is a text of ranges."""
+"""Formats of state files that are read: 1 is that of vrm 0.1; since 2, neighbours in the queue that differ only in
+ids and indices are one value, and `after` is a text of ranges."""
 
 
 def read(path: str | os.PathLike[str], keys: Collection[str] = ()) -> Snapshot:
-    """The state in a file, of which these keys are needed (default: all). OSError when it cannot be
-    read, ValueError when no manager wrote it."""
+    """Return the state in a file, checked for the needed `keys` (default: all). Raises OSError if it cannot be read,
+    ValueError if it is not a state."""
     return parsed(read_regular(path), keys)
 
 
 def parsed(data: bytes, keys: Collection[str] = ()) -> Snapshot:
-    """The same of a file's content."""
+    """Return the state in the content of a file, checked for these `keys`. Raises ValueError if it is not a state."""
     try:
         found: Snapshot = json.loads(data)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    wrong = shapes.fault(found, {key: _ALL[key] for key in keys or _ALL},
-                         {**_ALL, "ahead": number, "licences": _amounts, "reservations": list_of(_RESERVATION),
-                          "lends": list_of(_LEND)})
+    wrong = json_checks.fault(found, {key: _ALL[key] for key in keys or _ALL},
+                              {**_ALL, "ahead": number, "licences": _amounts, "reservations": list_of(_RESERVATION),
+                               "lends": list_of(_LEND)})
     if wrong:
         raise ValueError(wrong)
     return found
 
 
 def now(snapshot: Snapshot) -> float:
-    """What time it is by the clock of the run, which the times of the snapshot are of."""
+    """Return the present time by the clock of the run, which the times of the snapshot use."""
     return time.time() - float(snapshot.get("ahead", 0.0))
 
 
 def current(snapshot: Snapshot) -> Snapshot:
-    """A snapshot with one value for each job, and all keys of a job: those of `JOB` are filled in.
+    """Return a snapshot with one value for each job, in which all keys of a job (`JOB`) are filled in.
 
-    What is in this form already is given back as it is. ValueError for another format.
+    A snapshot in this form is returned unchanged. Raises ValueError for another format.
     """
     if snapshot.get("expanded"):
         return snapshot
@@ -59,8 +59,9 @@ def current(snapshot: Snapshot) -> Snapshot:
 
 
 def jobs_of(snapshot: Snapshot, apart: float = math.inf) -> Iterator[dict[str, Any]]:
-    """The jobs of a snapshot with all keys, one by one. Neighbours that are alike, more than `apart`, stay one value:
-    `count` of them, of whose `ids` the first is its `id`, and whose `index` is a list as 0-8:2. ValueError as above.
+    """Yield the jobs of a snapshot with all keys, one by one. More than `apart` equal neighbours stay one value with
+    `count`: its `id` is the first of its `ids`, and its `index` is a text as 0-8:2. Raises ValueError for another
+    format.
     """
     if snapshot.get("format") not in FORMATS:
         raise ValueError(f"the state has format {snapshot.get('format')!r} and this vrm reads"
@@ -72,17 +73,17 @@ def jobs_of(snapshot: Snapshot, apart: float = math.inf) -> Iterator[dict[str, A
 
 REQUIRED = tuple(each.shown for each in TABLE if each.shown and each.always
                  and each.default is None)
-"""What a state says of every job, besides `id`, `state` and `submit`."""
+"""The keys that a state has for every job, besides `id`, `state` and `submit`."""
 
 JOB: Mapping[str, Any] = {
     **{each.shown: each.plain_default for each in TABLE
        if each.shown and each.shown not in REQUIRED},
     "held": False, "late": False, "lacks": "", "after": "", "why": "", "more": {}}
-"""What a job has of which a state says nothing."""
+"""Defaults of the keys of a job that a state may leave out."""
 
 
 def _jobs(value: Mapping[str, Any], apart: float = math.inf) -> Iterator[dict[str, Any]]:
-    """The job of a value, or all of its jobs, or if these are more than `apart` the value with all keys."""
+    """Yield the job of a value, or all its jobs; if these are more than `apart`, the value with all keys."""
     facts = {**JOB, **value}
     if isinstance(facts["after"], list):
         facts["after"] = fold(facts["after"])
@@ -98,11 +99,11 @@ def _jobs(value: Mapping[str, Any], apart: float = math.inf) -> Iterator[dict[st
         yield {**facts, **own, "id": job_id, "index": index}
 
 
-# What a state must look like: a text with a control character is none that a manager has written.
+# Checks of a state's form: a manager never writes a text with a control character.
 
 
 def _sound(wanted: Mapping[str, Check], may: Mapping[str, Check]) -> Check:
-    return lambda value: not shapes.fault(value, wanted, may)
+    return lambda value: not json_checks.fault(value, wanted, may)
 
 
 def _ranges(value: Any) -> bool:
@@ -120,18 +121,18 @@ def _after(value: Any) -> bool:
 def _job(value: Any) -> bool:
     named = type(value) is dict and ("id" in value or value.get("ids"))
     running = named and value.get("state") == "running"
-    return bool(named) and not shapes.fault(
+    return bool(named) and not json_checks.fault(
         value, {**_JOB, **(_RUNNING if running else {})}, _JOB_MAY)
 
 
 def _amounts(value: Any) -> bool:
-    """What is free and what there is, by name."""
+    """Return whether this is a valid table of amounts by name: free amount and total."""
     return mapping(value) and all(map(line, value)) and all(
         list_of(number)(each) and len(each) == 2 for each in value.values())
 
 
 def _added(value: Any) -> bool:
-    """Values of fields of extensions, by name."""
+    """Return whether this is a valid table of values of extension fields by name."""
     return mapping(value) and all(map(line, value)) and all(
         line(each) or number(each) or flag(each) for each in value.values())
 
@@ -168,7 +169,7 @@ _LEND = _sound({"id": count, "to": maybe(count), "phase": one_of(("lend", "lent"
 
 
 def label(job: Mapping[str, Any]) -> str:
-    """What tells a job from others of its program: its name and, in an array, its index, or the indices of all that
-    the value stands for."""
+    """Return the label of a job among others of its program: its name and, in an array, its index, or all indices of
+    the value."""
     index = f"[{job['index']}]" if job["index"] is not None else ""
     return f"{job['name']}{index}"

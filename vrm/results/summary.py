@@ -1,8 +1,8 @@
-"""All metrics of a run at once, from columns of numbers: the same functions for simulations, studies and lists of live
-runs. The definitions are those of `vrm.results.metrics`.
+"""All metrics of a run at once, from columns of numbers, for simulations, studies and lists of live runs. The
+definitions are those of `vrm.results.metrics`.
 
-They compare policies on the same workload. Whoever prints one should print what `summarise` has
-under `method` with it: threshold, floor, percentile and trimming differ between tools.
+They compare policies on the same workload. Print the `method` of `summarise` together with a metric: threshold,
+floor, percentile and trimming differ between tools.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from collections.abc import Mapping, Sequence
 from vrm.results.metrics import THRESHOLD, jain_index
 
 EXACT = 2.0 ** 53
-"""Below it all whole numbers are floats."""
+"""Below this limit a float represents all integers exactly."""
 
 METHOD = "linear interpolation (Hyndman and Fan, type 7)"
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """Mean, median, 95th percentile and maximum of `count` values; None when there are none.
+    """Mean, median, 95th percentile and maximum of `count` values; None if there are none.
 
-    A percentile is interpolated linearly between the two nearest values in order: the q-th lies
-    at rank q (count - 1), counted from 0 (type 7 of Hyndman and Fan, "Sample quantiles in
-    statistical packages", 1996; what numpy and R do unless told otherwise).
+    A percentile is interpolated linearly between the two nearest values in order: the q-th is at rank q (count - 1),
+    counted from 0 (type 7 of Hyndman and Fan, "Sample quantiles in statistical packages", 1996; the default of numpy
+    and R).
     """
 
     count: int
@@ -37,7 +37,7 @@ class Distribution:
 
 
 def distribution(values: Any) -> Distribution:
-    """The distribution of values (a sequence, or an array of numpy)."""
+    """Return the distribution of values (a sequence, or a numpy array)."""
     import numpy as np
     if not len(values):
         return Distribution(0)
@@ -47,17 +47,17 @@ def distribution(values: Any) -> Distribution:
 
 
 def mean(values: Any) -> float | None:
-    """The mean of an array of numbers; None of none."""
+    """Return the mean of an array of numbers; None if it is empty."""
     return _sum(values) / len(values) if len(values) else None
 
 
 @dataclass(frozen=True)
 class JobArrays:
-    """The jobs of a run that ran, one entry of each array (numpy) per job.
+    """The jobs of a run that ran, as numpy arrays with one item per job.
 
-    `submit`, `start` and `end` are in seconds, `cores` is the number of cores that the job held,
-    `completed` says whether it completed, `user` is the place of its user in `users` (0: unknown).
-    `lent` are the core seconds of these that others used (None: nobody lent any).
+    `submit`, `start` and `end` are in seconds, `cores` is the number of cores that the job held, `completed` whether
+    it completed, `user` the index of its user in `users` (0: unknown). `lent` are the core seconds that other jobs
+    used of these cores (None: no job lent any).
     """
 
     submit: Any
@@ -78,7 +78,7 @@ class JobArrays:
 
     @property
     def used(self) -> Any:
-        """Cores that each job used: those that it held, less what it had lent on average."""
+        """Average number of cores that each job used: the cores that it held minus those that it had lent."""
         import numpy as np
         if self.lent is None:
             return self.cores
@@ -100,29 +100,30 @@ class JobArrays:
         return self.end - self.submit
 
     def bounded_slowdown(self, threshold: float = THRESHOLD, processors: Any = 1) -> Any:
-        """Bounded slowdowns; see `vrm.results.metrics.bounded_slowdown`. With `processors` p (of each job) they are
-        those per processor, max(1, (w + r) / (p max(r, threshold))): Zotkin and Keleher, "Job-length estimation and
-        performance in backfilling schedulers" (1999)."""
+        """Return bounded slowdowns; see `vrm.results.metrics.bounded_slowdown`. With `processors` p (of each job),
+        return those per processor, max(1, (w + r) / (p max(r, threshold))): Zotkin and Keleher, "Job-length
+        estimation and performance in backfilling schedulers" (1999)."""
         import numpy as np
         if threshold <= 0:
             raise ValueError(f"the threshold must be above 0 s, not {threshold:g}")
         return np.maximum(1.0, self.turnaround / (processors * np.maximum(self.run, threshold)))
 
     def core_seconds(self, first: float, last: float) -> float:
-        """What the jobs used within a window. Failed and killed jobs count: they held their cores."""
+        """Return the core seconds that the jobs used within a window. Failed and killed jobs count, because they held
+        their cores."""
         import numpy as np
         return _sum(self.used * np.clip(np.minimum(self.end, last) - np.maximum(self.start, first), 0, None))
 
     def utilisation(self, processors: int) -> float:
-        """Share (0 to 1) of the processor time of the makespan that the jobs used."""
+        """Return the share (0 to 1) of the processor time of the makespan that the jobs used."""
         first, last = self.whole
         return self.core_seconds(first, last) / (processors * (last - first)) if last > first else 0.0
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Queue and machine over time: at each of the rising `times` (s), the waiting jobs and the
-    cores that they want, and the cores in use, from then on."""
+    """Queue and machine over time: for each of the increasing `times` (s), the number of waiting jobs, the cores that
+    they request, and the cores in use from then on."""
 
     times: Any
     queued: Any
@@ -131,8 +132,8 @@ class Moments:
 
     @classmethod
     def of(cls, jobs: JobArrays, used: Sequence[Any] | None = None) -> Moments:
-        """Those of jobs that wait from their submission to their start. `used`: from when to when (s) how
-        many cores were in use (arrays); None: those that each job held from its start to its end."""
+        """Return the moments of jobs that wait from submission to start. `used`: arrays of begin, end (s) and number
+        of cores in use; None: each job used its cores from its start to its end."""
         import numpy as np
         count = len(jobs.submit)
         begins, ends, cores = used or (jobs.start, jobs.end, jobs.cores)
@@ -153,15 +154,14 @@ class Moments:
 def summarise(jobs: JobArrays, moments: Moments, counts: Mapping[str, int], processors: int,
               warm_up: float = 0.0, cool_down: float = 0.0,
               threshold: float = THRESHOLD, lends: bool = False) -> dict[str, Any]:
-    """All metrics of a run on `processors` cores, ready for JSON (None where there is no value).
+    """Return all metrics of a run on `processors` cores, ready for JSON (None if there is no value).
 
-    Averages are over the jobs that ran (`jobs` of them), completed or not. With `warm_up` or
-    `cool_down` (s) they are over the jobs submitted between these, and what belongs
-    to the machine (utilisation, queue, loss, throughput) is over the time between their limits;
-    the makespan stays that of all. `slowdown` leaves out the jobs that ran 0 s. `counts` are the
-    jobs by how they ended. `lends`: cores passed from job to job, and which are in use `moments` alone
-    says. ValueError when trimming leaves no time, or for a bad threshold or
-    number of processors.
+    Averages are over the jobs that ran (`jobs` of them), completed or not. With `warm_up` or `cool_down` (s) they are
+    over the jobs submitted between these limits, and the values of the machine (utilisation, queue, loss, throughput)
+    are over the time between the limits; the makespan remains that of all jobs. `slowdown` leaves out jobs that ran 0
+    s. `counts` are the numbers of jobs by end state. `lends`: jobs lent each other cores, so only `moments` has the
+    cores in use. Raises ValueError if trimming leaves no time, or for an invalid threshold or number of
+    processors.
     """
     import numpy as np
     if processors < 1:
@@ -219,14 +219,14 @@ def summarise(jobs: JobArrays, moments: Moments, counts: Mapping[str, int], proc
 
 
 def _seconds(times: Any, first: float, last: float) -> Any:
-    """How much of a window is from each of some rising times to the next."""
+    """Return the part of a window, in seconds, between each of some increasing times and the next."""
     import numpy as np
     until = np.minimum(np.append(times[1:], max(last, times[-1])), last)
     return np.clip(until - np.maximum(times, first), 0, None)
 
 
 def _busy(moments: Moments, first: float, last: float) -> float:
-    """Core seconds in use within a window."""
+    """Return the core seconds in use within a window."""
     if not len(moments.times):
         return 0.0
     return _sum(_seconds(moments.times, first, last) * moments.busy)
@@ -234,7 +234,7 @@ def _busy(moments: Moments, first: float, last: float) -> float:
 
 def _over_time(moments: Moments, processors: int, first: float,
                last: float) -> tuple[float, dict[str, Any]]:
-    """Core seconds lost and the distribution of the queue's length over a window."""
+    """Return the core seconds lost and the distribution of the queue length in a window."""
     import numpy as np
     times, queued = moments.times, moments.queued
     if not len(times) or last <= first:
@@ -258,22 +258,22 @@ def _over_time(moments: Moments, processors: int, first: float,
 
 
 def _sum(values: Any) -> float:
-    """The sum of numbers, rounded once."""
+    """Return the sum of numbers, rounded only once."""
     import numpy as np
     if len(values) and float(np.abs(values).max()) * len(values) < EXACT:
         whole = values.astype(np.int64)
-        if (whole == values).all():  # as nearly always, and far quicker
+        if (whole == values).all():  # the usual case, and much faster
             return float(whole.sum())
     return math.fsum(values.tolist())
 
 
 def _fairness(jobs: JobArrays, chosen: Any, metric: Any) -> dict[str, Any] | None:
-    """The mean of the metric over each user's jobs, and Jain's index of these means."""
+    """Return the mean of the metric over each user's jobs, and Jain's index of these means."""
     import numpy as np
     if len(jobs.users) < 2:
         return None
     users = jobs.user[chosen]
-    order = metric.argsort()  # sums that do not depend on the order of the jobs
+    order = metric.argsort()  # makes the sums independent of the order of the jobs
     sums = np.bincount(users[order], metric[order], len(jobs.users))
     counts = np.bincount(users, minlength=len(jobs.users))
     means = {name: float(sums[number] / counts[number])

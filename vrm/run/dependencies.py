@@ -1,4 +1,4 @@
-"""Which jobs of a run wait for which others, and what becomes of them when these begin or end."""
+"""Dependencies between the jobs of a run, and what happens to dependent jobs when others start or end."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from typing import Protocol
 
 from vrm.model import Dependency, Job, JobState
 from vrm.model.job import START
-from vrm.run.entry import DEPENDENCY, Dropped, Entry, LifeError, SharedDependencies
+from vrm.run.entry import DEPENDENCY, DroppedJob, Entry, JobStateError, SharedDependencies
 
 
 class WaitingJobs(Protocol):
-    """Where jobs wait (see `vrm.run.book.JobBook`)."""
+    """The container of waiting jobs (see `vrm.run.job_book.JobBook`)."""
 
     def place(self, entry: Entry) -> None:
-        """Put a waiting job where it belongs."""
+        """Put a waiting job into the queue or among the parked jobs."""
 
     def take_out(self, entry: Entry) -> None:
-        """Take a job out of wherever it waits, if it does."""
+        """Remove a job from the waiting jobs; no effect if it does not wait."""
 
     def not_before(self, entry: Entry, time: float) -> None:
-        """Let a job start at this time (seconds) at the earliest."""
+        """Set the earliest start time (seconds) of a job."""
 
 
 class Dependencies:
-    """The dependencies of the jobs `entries` of a `book`; those with one `after` wait for the same. `forgets`: a job
-    that came before and is not known has completed. `opened`: jobs have become eligible since somebody looked."""
+    """The dependencies of the jobs `entries` of a `book`. Jobs with equal `after` lists share one SharedDependencies.
+    `forgets`: an unknown earlier job counts as completed. `opened`: jobs have become eligible since the flag was last
+    cleared."""
 
     def __init__(self, entries: dict[int, Entry], book: WaitingJobs, forgets: bool) -> None:
         self._entries, self._book, self._forgets = entries, book, forgets
@@ -34,16 +35,17 @@ class Dependencies:
         self.opened = False
 
     def of(self, after: tuple[Dependency, ...], before: int) -> SharedDependencies:
-        """The one wish of all jobs with this `after`; such a job has the id `before`."""
+        """Return the shared dependencies of all jobs with this `after`; the job itself has the id `before`. Raises
+        LifeError if it depends on a job that was not submitted before."""
         if self._latest is not None and self._latest.after is after:
-            return self._latest  # the next job of an array: even the hash would be too dear
+            return self._latest  # the next job of an array: even a hash would be too slow
         wish = self._shared.get(after)
         if wish is None:
             gone = {job_id for each in after for job_id in each.ids if job_id not in self._entries}
             unknown = min((job_id for job_id in gone if not self._forgets or job_id >= before), default=None)
             if unknown is not None:
-                raise LifeError(f"it depends on job {unknown}, and a job can depend only on "
-                                "earlier jobs")
+                raise JobStateError(f"it depends on job {unknown}, and a job can depend only on "
+                                    "earlier jobs")
             wish = self._shared[after] = SharedDependencies(after)
             for each in dict.fromkeys(after):
                 pair = wish, each
@@ -56,15 +58,14 @@ class Dependencies:
         return wish
 
     def join(self, entry: Entry, wish: SharedDependencies) -> None:
-        """A job waits for what these others wait for, too."""
+        """Make a job wait for these shared dependencies, too."""
         entry.wish = wish
         wish.dependents.append(entry)
         if not wish.open:
             self._book.not_before(entry, wish.ready)
 
     def against(self, entry: Entry) -> tuple[int, JobState] | None:
-        """The id of a job that ended otherwise than this one, which depends on it, wants, and how it ended;
-        None: there is none."""
+        """Return the id and end state of a job that failed a dependency of `entry`; None if there is none."""
         if entry.wish is None and entry.details.after:
             self.join(entry, self.of(entry.details.after, entry.job.id))
         if entry.wish is None or not entry.wish.failed:
@@ -72,7 +73,7 @@ class Dependencies:
         return next(iter(entry.wish.failed.items()))
 
     def begun(self, entry: Entry, now: float) -> None:
-        """Count the first start of a job, or that it will not start, for those that wait for it."""
+        """Record the first start of a job, or that it will never start, for the jobs that wait for its start."""
         entry.begun = now
         if entry.wished is None:
             return
@@ -86,7 +87,7 @@ class Dependencies:
                 self._open(wish, now)
 
     def _open(self, wish: SharedDependencies, now: float) -> None:
-        """All that was waited for has happened."""
+        """Make the dependents eligible: all their dependencies are met."""
         self.opened = True
         for dependent in wish.dependents:
             if dependent.state is JobState.QUEUED:
@@ -94,13 +95,13 @@ class Dependencies:
                     self._book.not_before(dependent, wish.ready)
                 self._book.place(dependent)
 
-    def settle(self, entry: Entry, state: JobState, now: float) -> list[Dropped]:
-        """Count the end of a job for those that wait for it; the result are those
-        that now can never run, which have ended, too."""
+    def settle(self, entry: Entry, state: JobState, now: float) -> list[DroppedJob]:
+        """Record the end of a job for the jobs that wait for it; return the jobs that now can never run, which are
+        cancelled."""
         entry.state = state
         if entry.wished is None and entry.begun < math.inf:
-            return []  # nobody waits for it
-        dropped: list[Dropped] = []
+            return []  # no job waits for it
+        dropped: list[DroppedJob] = []
         ended = [entry]
         while ended:
             other = ended.pop()
@@ -122,7 +123,7 @@ class Dependencies:
         return dropped
 
     def reopen(self, entry: Entry) -> None:
-        """Others wait for a job again that had ended."""
+        """Make the dependents of an ended job wait for it again."""
         for wish, _ in entry.wished or ():
             wish.count(+1)
             wish.failed.pop(entry.job.id, None)
@@ -130,15 +131,16 @@ class Dependencies:
                 if dependent.state is JobState.QUEUED:
                     self._book.place(dependent)
 
-    def let_down(self, job_id: int) -> list[Job]:
-        """The jobs that were cancelled since they depend on this one, where nothing stands against them now."""
+    def recoverable_dependents(self, job_id: int) -> list[Job]:
+        """Return the jobs that were cancelled because they depend on this job, and whose dependencies have no failure
+        now."""
         found = {each.job.id: each.job for wish, _ in self._entries[job_id].wished or () if not wish.failed
                  for each in wish.dependents
                  if each.cause == DEPENDENCY and each.state.ended and self._entries[each.job.id] is each}
         return list(found.values())
 
     def copy_to(self, twin: Dependencies) -> None:
-        """Give the same to a twin, which has copies of the entries."""
+        """Copy all dependencies to `twin`, whose book has copies of the entries."""
         copies = {id(wish): SharedDependencies(wish.after) for wish in self._shared.values()}
         for job_id, entry in self._entries.items():
             if entry.wish is not None:

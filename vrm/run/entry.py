@@ -1,4 +1,4 @@
-"""A job of a run and where it is in its life, and what jobs wait for together."""
+"""The life-cycle record of a job in a run, and dependencies that several jobs share."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from vrm.model.job import PLAIN, START, Details
 from vrm.model.quantities import fold
 
 DEPENDED = ", on which it depends, ended as"
-"""What the reason of a job says that was dropped since another one ended otherwise than it wants."""
+"""Part of the reason of a job that was cancelled because a job it depends on ended in another state than required."""
 
 
 CANCEL, STOP, REMOVED, LINE, DEPENDENCY = "cancel", "stop", "removed", "line", "dependency"
-"""Causes of ends that say what a later run does: its user cancelled the job, the manager was stopped, its line was
-removed from the queue file, its line is wrong, or a job that it depends on ended otherwise."""
+"""Causes of ends, which decide what a later run does: its user cancelled the job, the manager was stopped, its line
+was removed from the queue file, its line is wrong, or a dependency failed."""
 
 
-class LifeError(ValueError):
-    """What was asked cannot be done with that job; the text says why."""
+class JobStateError(ValueError):
+    """A request that is not possible for this job; the text gives the reason."""
 
 
 class SharedDependencies:
-    """What all jobs with one `after` wait for, counted once for all of them: `open` things of it have
-    not happened, `failed` are the ids of jobs that ended otherwise than wanted, and how. `ready` is when the
-    last of its delays is over (seconds)."""
+    """The dependencies of all jobs with one `after` list, counted once for all of them. `open` is the number that has
+    not happened yet, `failed` maps the ids of jobs that failed the dependency to their end states. `ready` is when
+    the last delay is over (seconds)."""
 
     __slots__ = ("after", "open", "failed", "dependents", "ready", "_text")
 
@@ -37,20 +37,20 @@ class SharedDependencies:
         self.failed: dict[int, JobState] = {}
         self.dependents: list[Entry] = []
         self.ready = -math.inf
-        self._text: str | None = None  # as `still` gives it, until something changes
+        self._text: str | None = None  # cached result of `still`
 
     def count(self, change: int) -> None:
-        """So many more of its jobs have not ended, or begun."""
+        """Add `change` to the number of open dependencies."""
         self.open += change
         self._text = None
 
     def begun(self, wanted: Dependency, time: float) -> None:
-        """A job has begun, or never will, and that is what was wanted of it."""
+        """Record that a job has started (or never will), as the dependency `wanted` requires."""
         self.count(-1)
         self.ready = max(self.ready, time + wanted.delay)
 
     def still(self, entries: Mapping[int, Entry]) -> str:
-        """The ids of the jobs that have not ended, or begun, as ranges."""
+        """Return the ids of the jobs whose required end or start is still open, as ranges."""
         if self._text is None:
             self._text = fold(sorted({job_id for each in self.after for job_id in each.ids
                                       if job_id in entries and entries[job_id].open_for(each)}))
@@ -59,13 +59,12 @@ class SharedDependencies:
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A job and where it is in its life. `tries` counts the retries that were used, `losses` how
-    often it has lost a node or its launcher failed before it ran, `wish` is what it waits for, once
-    it waits, `wished` are those of others in which it is (and what they want of it), `late`: it would not end before
-    the allocation does. `lacks` says why it cannot run on the nodes there are now, "" when it can.
-    `begun` is when it first began, or was found never to, in seconds; `early`: it is not to start yet, but at
-    `begin`. `cause` is why it ended, "" where there is nothing to say of that. `asked` is the job as it came, where it
-    was started on another number of ranks."""
+    """A job and its state in the run. `tries` is the number of used retries, `losses` how often it lost a node or its
+    launcher failed before it ran. `wish` are its dependencies, once it waits; `wished` are the dependencies of other
+    jobs on it, each with the one that concerns it. `late`: it would not end before the allocation does. `lacks` is
+    why it cannot run on the current nodes ("" if it can). `begun` is the time of its first start, or when it was
+    found that it will never start, in seconds. `early`: it must not start before `begin` (seconds). `cause` is why it
+    ended ("" if none is recorded). `asked` is the job as submitted, if it was started on another number of ranks."""
 
     job: Job
     details: Details = PLAIN
@@ -84,17 +83,17 @@ class Entry:
     asked: Job | None = None
 
     def open_for(self, wanted: Dependency) -> bool:
-        """Whether what is wanted of it has yet to happen."""
+        """Return whether this job has not yet started or ended, as `wanted` requires."""
         return self.begun == math.inf if wanted.kind == START else not self.state.ended
 
     def enter(self, pair: tuple[SharedDependencies, Dependency]) -> None:
-        """Others wait for it, who want this of it."""
+        """Register shared dependencies that include this job."""
         wish, wanted = pair
         if self.open_for(wanted):
             wish.open += 1
         elif wanted.kind == START:
             wish.ready = max(wish.ready, self.begun + wanted.delay)
-            return  # it has begun for good, even if it waits again
+            return  # a start counts even if the job is requeued later
         elif not wanted.met(self.state):
             wish.failed[self.job.id] = self.state
         if self.wished is None:
@@ -103,31 +102,31 @@ class Entry:
 
     @property
     def latest(self) -> float:
-        """The last moment at which it may start, by its deadline (seconds)."""
+        """The latest start time that meets its deadline (seconds)."""
         return self.job.submit + float(self.details.more.get("deadline", math.inf)) - self.job.walltime
 
     def copy(self) -> Entry:
-        """A copy without what it waits for, and who waits for it."""
+        """Return a copy without dependencies and dependents."""
         return Entry(self.job, self.details, self.state, self.held, self.tries, self.losses, None,
                      None, self.late, self.lacks, self.begun, self.early, self.begin, self.cause, self.asked)
 
-    def dropped(self, other: int, state: JobState) -> Dropped:
-        """That it will never run, since a job that it depends on ended so."""
-        return Dropped(self.job, f"job {other}{DEPENDED} {state.value}")
+    def dropped(self, other: int, state: JobState) -> DroppedJob:
+        """Return this job as dropped because job `other`, on which it depends, ended in `state`."""
+        return DroppedJob(self.job, f"job {other}{DEPENDED} {state.value}")
 
     @property
     def missing(self) -> int:
-        """How many ends and starts of jobs it still waits for."""
+        """Number of open dependencies."""
         return self.wish.open if self.wish is not None else 0
 
     @property
     def eligible(self) -> bool:
-        """Whether it may start as soon as there is room for it."""
+        """Whether the job may start as soon as it fits on the nodes."""
         return not (self.held or self.missing or self.late or self.lacks or self.early)
 
 
-class Dropped(NamedTuple):
-    """A job that will never run, since one it depends on did not end as it wants, or its deadline has come."""
+class DroppedJob(NamedTuple):
+    """A job that will never run, because a dependency failed or its deadline has passed."""
 
     job: Job
     reason: str

@@ -1,6 +1,6 @@
-"""What a run expects of its jobs: how long they take, learnt from those that have ended, and longer
-where a running job outlives it. Live runs and simulations ask the same. What is expected of a
-waiting job is recorded; all else follows from that and from the ends."""
+"""Expected run times of jobs: learnt from ended jobs, and extended when a running job exceeds its expectation. Live
+runs and simulations use the same code. The expectations of waiting jobs are recorded in the journal; all others
+follow from these and from the ends."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from collections.abc import Iterable
 
 from vrm.model import Booking, Cluster, Job, JobState
 from vrm.model.rules import Rules
-from vrm.scheduling.estimators import (Correction, Estimator, Lesson, Longest, Own, Table, alike, make_correction,
+from vrm.scheduling.estimators import (Correction, Estimator, ObservedRun, LongestRunTimes, Own, Table, alike,
+                                       make_correction,
                                        make_estimator)
 from vrm.scheduling.registry import own_name
 
 TEACHING = (JobState.COMPLETED, JobState.TIMEOUT)
-"""How a job must have ended for estimators to learn from it: others end at any time."""
+"""End states from which estimators learn: jobs with other end states may have ended at any time."""
 
 _ROUNDING = 1e-6
-"""Seconds by which sums of times may be wrong."""
+"""Tolerance for sums of times, in seconds."""
 
 
 class Expectations:
-    """An estimator, and the correction of what it expected too short. `reestimates`: waiting jobs are
-    estimated again when a job like them ends; `whole`: in whole seconds. `longest`: how long jobs take at the most."""
+    """An estimator of run times, and the correction for jobs that exceed their estimate. `reestimates`: estimate
+    waiting jobs again when a similar job ends; `whole`: use whole seconds. `longest` learns the maximum run times."""
 
     def __init__(self, estimator: Estimator, correction: Correction, reestimates: bool = False,
                  whole: bool = False) -> None:
@@ -30,17 +31,18 @@ class Expectations:
         self._correction = correction
         self._reestimates = reestimates
         self._whole = whole
-        self.longest = Longest()
+        self.longest = LongestRunTimes()
 
     def of(self, job: Job) -> Job:
-        """A job that comes, with what is expected of it."""
+        """Return the submitted job with its expected run time set."""
         expected = self.estimator.expected(job)
         if self._whole:
             expected = float(math.floor(expected)) or expected
         return job if expected == job.expected else job.but(expected=expected)
 
     def learn(self, job: Job, run: float, state: JobState) -> bool:
-        """A job has ended after `run` seconds; whether waiting jobs like it are to be estimated again."""
+        """Learn from a job that ended after `run` seconds; return whether similar waiting jobs must be estimated
+        again."""
         if state not in TEACHING:
             return False
         self.estimator.learn(job, run)
@@ -48,7 +50,7 @@ class Expectations:
         return self._reestimates
 
     def again(self, waiting: Iterable[Job], like: Job) -> list[Job]:
-        """The waiting jobs like the one that has ended of which something else is expected now."""
+        """Return, with new estimates, the waiting jobs similar to the ended job `like` whose estimate has changed."""
         key = alike(like)
         found = []
         for job in waiting:
@@ -59,8 +61,8 @@ class Expectations:
         return found
 
     def correct(self, cluster: Cluster, job_id: int, now: float) -> Booking:
-        """A running job has outlived what was expected: expect it longer, if its walltime lets it
-        run longer."""
+        """Extend the expected end of a running job that has exceeded it, at most up to its limit; return its
+        booking."""
         booking = cluster.bookings[job_id]
         if not _correctable(booking) or booking.expected_end > now:
             return booking
@@ -70,7 +72,7 @@ class Expectations:
                               now)
 
     def correct_all(self, cluster: Cluster, now: float) -> bool:
-        """Do that for all such jobs; whether there was any."""
+        """Correct all running jobs that have exceeded their expected ends; return whether there was one."""
         outlived = [job_id for end, job_id in cluster.ends
                     if end <= now and _correctable(cluster.bookings[job_id])]
         for job_id in outlived:
@@ -78,25 +80,26 @@ class Expectations:
         return bool(outlived)
 
     def due(self, cluster: Cluster) -> float:
-        """When the next running job outlives what is expected of it; infinity for never."""
+        """Return when the next running job reaches its expected end (seconds) with time left to its limit; infinity
+        for never."""
         for end, job_id in cluster.ends:
             if _correctable(cluster.bookings[job_id]):
                 return end
         return math.inf
 
     def copy(self) -> Expectations:
-        """An independent copy, with all that was learnt."""
+        """Return an independent copy, with everything learnt."""
         twin = Expectations(self.estimator.copy(), self._correction, self._reestimates, self._whole)
         twin.longest = self.longest.copy()
         return twin
 
 
 def make_expectations(rules: Rules, table: Table | None = None,
-                      lessons: Iterable[Lesson] = (), live: bool = False
+                      lessons: Iterable[ObservedRun] = (), live: bool = False
                       ) -> Expectations | None:
-    """What rules say of estimates (a name, an estimator, or an object with `expected(job)`); None where
-    nothing else is expected than what users say. `table`: see `make_estimator`. `lessons` are the jobs of
-    earlier runs, with their run times (seconds) and how they ended. Raises PolicyError."""
+    """Make the expectations that the rules configure (`estimates`: a name, an estimator, or an object with
+    `expected(job)`); None if only the users' own time limits count. `table`: see `make_estimator`. `lessons` are jobs
+    of earlier runs, with their run times (seconds) and end states. Raises PolicyError."""
     how = make_correction(rules.correction)
     estimator = (rules.estimates if isinstance(rules.estimates, Estimator)
                  else make_estimator(rules.estimates, table, live) if isinstance(rules.estimates, str)
@@ -110,5 +113,5 @@ def make_expectations(rules: Rules, table: Table | None = None,
 
 
 def _correctable(booking: Booking) -> bool:
-    """Whether more could be expected of a job than is: no more is than its walltime."""
+    """Return whether the expected end is before the limit: the expectation never exceeds the walltime."""
     return booking.expected_end < booking.limit

@@ -1,7 +1,7 @@
-"""Ids of jobs that no later run of a directory gives again, for users of other batch systems: their tools
-keep ids for longer than a run lasts.
+"""Job ids that are never reused by later runs of a directory. Tools of other batch systems need this: they keep ids
+for longer than a run lasts.
 
-A directory in which nobody uses their commands has no file of ids, and each run begins with job 0.
+A directory without use of such commands has no file of ids; there each run begins with job 0.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from pathlib import Path
 from vrm.system.files import read_own, write_atomically
 
 BLOCK = 1000
-"""Ids that are kept at once, so that the file is seldom written."""
+"""Number of ids that are reserved at once, so that the file is seldom written."""
 
 LARGEST = 999_999_000
-"""Ids have at most nine digits in ranges of them (`vrm.model.quantities`)."""
+"""Largest id: ranges of ids have at most nine digits each (`vrm.model.quantities`)."""
 
 
-class Ids:
-    """The file of a run's directory that says which ids may have been given: those below `kept`.
+class ReservedIds:
+    """The file in a run's directory that records which ids may be in use: all below `kept`.
 
-    `kept` is 0 where no commands of other batch systems were used."""
+    `kept` is 0 if no commands of other batch systems were used."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -33,11 +33,11 @@ class Ids:
 
     @property
     def first(self) -> int:
-        """The first id of a run that has given none yet."""
+        """First id of a run that has not used any id yet."""
         return self.kept or 1
 
     def keep(self, last: int) -> None:
-        """Ids up to this one are given; OSError when the file cannot be written."""
+        """Reserve the ids up to `last`. Raises OSError if the file cannot be written."""
         if last >= self.kept:
             kept = (last // BLOCK + 1) * BLOCK + 1
             write_atomically(self._path, f"{kept}\n", private=True)

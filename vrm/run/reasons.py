@@ -1,5 +1,5 @@
-"""Why jobs wait, in a few words for people. The work is bounded: one question for each kind of
-request, and for no more than MOST of them, whatever the number of jobs.
+"""Short explanations, for users, of why jobs wait. The work is bounded: one placement test for each kind of request,
+and for at most MOST kinds, however many jobs wait.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from vrm.model.reservation import Reservation
 from vrm.run.entry import Entry
 from vrm.scheduling import Scheduler
 from vrm.scheduling.backfilling.easy import NoBackfilling
-from vrm.scheduling.orderings.queue import Waiting
+from vrm.scheduling.orderings.queue import QueueView
 from vrm.scheduling.backfilling.shadow import Shadow
-from vrm.system.printing.moments import moment_text
+from vrm.system.printing.local_times import local_time_text
 
 MOST = 24
-"""Kinds of requests for which it is asked what they lack."""
+"""Maximum number of kinds of requests that are tested."""
 
 STOPPING = "the manager starts no more jobs"
 
 
 def clock(moment: float, now: float) -> str:
-    """A moment (epoch seconds) as the local time, with the day where that is another."""
+    """Return a time (epoch seconds) as local time, with the date if it is not today."""
     today = time.localtime(moment)[:3] == time.localtime(now)[:3]
-    return moment_text(moment, "%H:%M:%S" if today else "%d %b %H:%M")
+    return local_time_text(moment, "%H:%M:%S" if today else "%d %b %H:%M")
 
 
 def parked(entry: Entry, entries: Mapping[int, Entry], now: float) -> str:
-    """Why a job waits that may not start even if there is room."""
+    """Return why a parked job may not start even if it fits on the nodes."""
     if entry.held:
         return "held"
     if entry.missing:
@@ -42,7 +42,7 @@ def parked(entry: Entry, entries: Mapping[int, Entry], now: float) -> str:
 
 
 def why_bound(reservation: Reservation, now: float) -> str:
-    """Why a job waits that is bound to a reservation."""
+    """Return why a job that is bound to a reservation waits."""
     if reservation.begin > now:
         return f"reservation {reservation.name}, which begins {clock(reservation.begin, now)}"
     return (f"the nodes of reservation {reservation.name} are taken, or it would not end by "
@@ -54,11 +54,11 @@ def _few(ids: str) -> str:
     return ids if len(parts) < 4 else ",".join(parts[:3]) + ",..."
 
 
-class Reasons:
-    """Why the jobs of a queue wait at one moment; `reserved` are the starts of those that have
-    reservations, by id, `phase` is the manager's."""
+class WaitReasons:
+    """Explains why the jobs of a queue wait at time `now`. `reserved` are the start times of jobs with scheduler
+    reservations, by id; `phase` is the manager's."""
 
-    def __init__(self, now: float, waiting: Waiting, cluster: Cluster, scheduler: Scheduler,
+    def __init__(self, now: float, waiting: QueueView, cluster: Cluster, scheduler: Scheduler,
                  reserved: Mapping[int, float], phase: str = "running") -> None:
         self.now = now
         self.cluster = cluster
@@ -68,10 +68,10 @@ class Reasons:
         self.head = waiting[0] if len(waiting) else None
         self.strict = isinstance(scheduler.dispatcher, NoBackfilling)
         self.interval = scheduler.interval
-        self._known: dict[Hashable, str] = {}  # what a kind of request lacks; "": nothing
+        self._known: dict[Hashable, str] = {}  # what each kind of request lacks; "": nothing
 
     def of(self, job: Job) -> str:
-        """Why this job does not run yet."""
+        """Return why this job does not run yet."""
         if self.stopping:
             return STOPPING
         assert self.head is not None
@@ -93,8 +93,8 @@ class Reasons:
         return job.app, job.request, job.walltime if self.cluster.calendar else 0
 
     def _lacks(self, job: Job) -> str:
-        """What there is too little of for the job at this moment; "" when there is enough, or when
-        too much has been asked already."""
+        """Return which resource is short for the job now; "" if none is, or if MOST kinds have been tested
+        already."""
         kind = self._kind(job)
         if kind not in self._known:
             if len(self._known) >= MOST:

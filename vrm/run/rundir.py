@@ -1,4 +1,4 @@
-"""The directory of a run: where its files are, who owns it, and what an earlier run left."""
+"""The directory of a run: the paths of its files, its lock, and the files that an earlier run left."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from collections.abc import Iterator, Mapping
 
 from vrm.run.journal.archive import Archive
 from vrm.system.errors import RunError
-from vrm.system.files import fault, naming, open_own, read_own, sync_names, trusted_owners, write_atomically, write_new
+from vrm.system.files import (fault, naming, open_own, read_own, sync_directory, trusted_owners,
+                              write_atomically, write_new)
 from vrm.system.trust import distrust
 
 PRIVATE = 0o700
 
 HELPERS_END = 10.0
-"""Seconds in which what a killed manager leaves behind lets go of the run's lock."""
+"""Seconds that the helper processes of a killed manager may keep the run's lock."""
 
 
 class JobFiles(NamedTuple):
-    """Where the files of a job are: `output` and `errors` are what it prints, `bindings` what
-    mpirun reports of them (in the errors of a job that vrm 0.1 has started)."""
+    """Paths of the files of a job: `output` and `errors` are its standard output and error, `bindings` is mpirun's
+    binding report (for a job that vrm 0.1 started, the report is in `errors`)."""
 
     marker: str
     status: str
@@ -39,12 +40,12 @@ class JobFiles(NamedTuple):
 
 
 class RunDirectory:
-    """Paths of a run below its directory, its outputs and its state file.
+    """Paths of a run: its directory, its outputs and its state file.
 
-    `pids/<id>` marks a live job, `ended/<id>` holds the exit status that a supervisor wrote
-    until the manager has it in its journal, `scripts/` keeps the scripts that are jobs,
-    `bin/` the commands that scripts find, `launchers/` those that only programs outside of jobs find,
-    `commands/` and `replies/` carry `vrm submit`, `vrm cancel` and `vrm stop`.
+    `pids/<id>` marks a live job. `ended/<id>` holds the exit status that a supervisor wrote, until the manager has it
+    in its journal. `scripts/` keeps the scripts that are jobs, `bin/` the commands that scripts find, `launchers/`
+    those that only programs outside of jobs find. `commands/` and `replies/` carry `vrm submit`, `vrm cancel` and
+    `vrm stop`.
     """
 
     def __init__(self, directory: Path, log: Path, state: Path) -> None:
@@ -67,32 +68,34 @@ class RunDirectory:
         self.launchers = self.directory / "launchers"
         self.commands = self.directory / "commands"
         self.replies = self.directory / "replies"
-        self._kept: set[str] = set()  # scripts that are there since they were written by this process
+        self._kept: set[str] = set()  # scripts that this process has written or found
         self._pids, self._ended = str(self.pids), str(self.ended)
         self._rankfiles, self._log = str(self.rankfiles), str(self.log)
 
     @classmethod
     def of(cls, places: Any) -> RunDirectory:
-        """That of a configuration: its settings, or the places that it names (`vrm.config.paths`)."""
+        """Return the directory of a configuration: of its settings, or of the places that it names
+        (`vrm.config.paths`)."""
         return cls(places.directory, places.log, places.state)
 
     def files(self, app: str, job_id: int) -> JobFiles:
-        """The files of a job, as texts: a manager asks for those of thousands of jobs a second."""
+        """Return the files of a job as strings, not paths, for speed: a manager needs those of thousands of jobs a
+        second."""
         name = f"{app}.{job_id}"
         output, rankfile = f"{self._log}/{name}", f"{self._rankfiles}/{name}"
         return JobFiles(f"{self._pids}/{job_id}", f"{self._ended}/{job_id}", f"{rankfile}.rf",
                         f"{output}.o", f"{output}.e", f"{rankfile}.bindings")
 
     def keep_script(self, text: bytes) -> str:
-        """Keep a script as it is now, on disk; the name of what is kept, which equal scripts share.
-        OSError when it cannot be written."""
+        """Store the present text of a script on disk and return its stored name; equal scripts share one file. Raises
+        OSError if it cannot be written."""
         name = f"s{hashlib.sha256(text).hexdigest()[:40]}"
         if name in self._kept:
             return name
         path = self.scripts / name
         try:
             if read_own(path) == text:
-                sync_names(self.scripts)  # who wrote it may have been killed before
+                sync_directory(self.scripts)  # whoever wrote it may have been killed before this step
                 self._kept.add(name)
                 return name
         except FileNotFoundError:
@@ -106,36 +109,36 @@ class RunDirectory:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-        sync_names(self.scripts)
+        sync_directory(self.scripts)
         self._kept.add(name)
         return name
 
     def marker(self, job_id: int) -> Path:
-        """The file that stands while the job runs."""
+        """Return the file that exists while the job runs."""
         return self.pids / str(job_id)
 
     def status(self, job_id: int) -> Path:
-        """The file to which the job's supervisor writes its exit status."""
+        """Return the file to which the job's supervisor writes the exit status."""
         return self.ended / str(job_id)
 
     def rankfile(self, app: str, job_id: int) -> Path:
-        """The rankfile of a job."""
+        """Return the rankfile of a job."""
         return Path(self.files(app, job_id).rankfile)
 
     def output(self, app: str, job_id: int) -> Path:
-        """Where the job's standard output goes."""
+        """Return the file of the job's standard output."""
         return Path(self.files(app, job_id).output)
 
     def errors(self, app: str, job_id: int) -> Path:
-        """Where the job's standard error goes."""
+        """Return the file of the job's standard error."""
         return Path(self.files(app, job_id).errors)
 
     def create(self, trust: str = "own") -> None:
-        """Make the directories, for this user only.
+        """Make the directories, accessible only to this user.
 
-        RunError when that fails, when others may write in those that are there already (see
-        `vrm.system.trust`), who could put files and links under the names of a run's own, or when
-        what has such a name is none of this user's files.
+        Raises RunError if that fails, if other users may write in existing ones (see `vrm.system.trust`) and could so
+        put files and links under the names of the run's files, or if a file of such a name does not belong to this
+        user.
         """
         try:
             for key, named in (("Log", self.log), ("State", self.state.parent),
@@ -158,7 +161,7 @@ class RunDirectory:
                            "Directory to a place you may write to") from error
         for place in (self.log, self.state.parent, self.directory, self.pids, self.ended,
                       self.rankfiles, self.commands):
-            probe = place / ".writable"  # what a manager that was killed here has left is the next one's probe
+            probe = place / ".writable"  # a probe left by a manager that was killed here is used again
             try:
                 os.close(open_own(probe, os.O_WRONLY | os.O_CREAT))
                 probe.unlink(missing_ok=True)
@@ -167,7 +170,7 @@ class RunDirectory:
                                "Directory to a place you may write to") from error
 
     def make_commands(self, programs: Mapping[str, str]) -> None:
-        """Write programs, by their names, into `bin/`. RunError when that fails."""
+        """Write programs, given by name, into `bin/`. Raises RunError if that fails."""
         try:
             self.programs.mkdir(PRIVATE, exist_ok=True)
             _make_private(self.programs)
@@ -181,16 +184,16 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def owned(self) -> Iterator[int]:
-        """Own the directory while the block runs: gives the lock's descriptor.
+        """Lock the directory while the block runs; yields the descriptor of the lock file.
 
-        Raises RunError when another manager owns it.
+        Raises RunError if another manager has the lock.
         """
         fd = open_own(self.lock, os.O_RDWR | os.O_CREAT)
         try:
             try:
                 end = time.monotonic() + HELPERS_END
                 while not _locked(fd, patient=time.monotonic() < end):
-                    time.sleep(0.02)  # a killed manager's lock goes with the last it was starting
+                    time.sleep(0.02)  # a killed manager's lock is free when the last helper it started has ended
             except BlockingIOError as error:
                 raise RunError(f"a manager ({_owner(fd)}) runs on {self.directory} already; stop it "
                                "with `vrm stop`, or give this run another Directory") from error
@@ -198,7 +201,7 @@ class RunDirectory:
                 raise RunError(f"cannot lock {self.lock}: {error.strerror}; put Directory on a "
                                "file system that knows locks") from error
             for path in (*self.ended.glob(".*.old"), *self.log.glob(".vrm-*.[oe]")):
-                path.unlink(missing_ok=True)  # kept for later jobs by processes that were killed
+                path.unlink(missing_ok=True)  # left for reuse by processes that were killed
             with naming(self.lock):
                 os.ftruncate(fd, 0)
                 os.pwrite(fd, f"pid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
@@ -207,7 +210,7 @@ class RunDirectory:
             os.close(fd)
 
     def manager_runs(self) -> bool:
-        """Whether a manager owns the directory at this moment."""
+        """Return whether a manager has the lock now."""
         try:
             fd = open_own(self.lock, os.O_RDWR)
         except FileNotFoundError:
@@ -221,7 +224,8 @@ class RunDirectory:
         return False
 
     def archive(self, outputs: list[Path]) -> Path | None:
-        """Move what an earlier run left to `earlier/<time>/`; the folder, or None if nothing."""
+        """Move the files of an earlier run to `earlier/<time>/`; return that folder, or None if there are no
+        files."""
         old = [p for p in (self.journal, self.jobs) if p.exists()]
         if not old:
             return None
@@ -247,14 +251,14 @@ class RunDirectory:
 
 
 def _owner(fd: int) -> str:
-    """What the owner of a lock has written into its file."""
+    """Return the text that the owner of a lock has written into the lock file."""
     return os.pread(fd, 200, 0).decode(errors="replace").strip() or "another process"
 
 
 def _locked(fd: int, patient: bool) -> bool:
-    """Lock the file; False, if `patient`, when a manager has it that was killed on this host, whose
-    helpers end in a moment. Raises BlockingIOError when another has it, OSError where there are
-    no locks."""
+    """Lock the file. Return False, if `patient`, when the lock belongs to a manager that was killed on this host,
+    whose helpers end soon. Raises BlockingIOError if another process has it, OSError if the file system has no
+    locks."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -267,7 +271,7 @@ def _locked(fd: int, patient: bool) -> bool:
 
 
 def _make_private(directory: Path) -> None:
-    """Keep others out of a directory of the run; RunError when it is none of this user's."""
+    """Remove the access of other users to a directory. Raises RunError if it does not belong to this user."""
     about = directory.lstat()
     if not stat.S_ISDIR(about.st_mode) or about.st_uid not in trusted_owners():
         raise RunError(f"{directory} is not a directory of your own; move it away")
@@ -276,5 +280,5 @@ def _make_private(directory: Path) -> None:
 
 
 def write_json(path: Path, value: object, private: bool = False) -> None:
-    """`write_atomically` of a value as JSON."""
+    """Write a value as JSON with `write_atomically`."""
     write_atomically(path, json.dumps(value, separators=(",", ":")), private)

@@ -1,10 +1,9 @@
-"""The policies: what starts next (ordering, backfilling) and where (placement).
+"""Scheduling policies: which job starts next (ordering, backfilling) and where (placement).
 
-Deterministic and without I/O: `now` is an argument, so the same code runs live, in simulation
-and as a forecast.
+Deterministic and without I/O: `now` is an argument, so the same code runs live, in simulation and in forecasts.
 """
 
-from vrm.scheduling.placement.custom import make_policy
+from vrm.scheduling.placement.user_placement import make_policy
 from vrm.scheduling.backfilling.dispatcher import Dispatcher
 from vrm.scheduling.backfilling.dispatchers import make_backfilling
 from vrm.scheduling.orderings.ordering import make_ordering

@@ -1,5 +1,4 @@
-"""From the rules of a run to who decides in it. Live runs, simulations and forecasts all compose their
-schedulers here."""
+"""Builds the scheduler of a run from its rules. Live runs, simulations and forecasts all do it here."""
 
 from __future__ import annotations
 
@@ -13,21 +12,21 @@ from vrm.model.measured.heatmap import Heatmap
 from vrm.model.policies import CountingPolicy
 from vrm.model.queues import Queues
 from vrm.model.rules import KEYS, KINDS, WORDS, Rules
-from vrm.scheduling.added_keys import values
+from vrm.scheduling.extension_keys import values
 from vrm.scheduling.placement.constrained import CONSTRAINTS, constrained, constraint
 from vrm.scheduling.backfilling.dispatchers import make_backfilling, with_order
-from vrm.scheduling.placement.custom import make_policy, placement_of
+from vrm.scheduling.placement.user_placement import make_policy, placement_of
 from vrm.scheduling.backfilling.dispatcher import Dispatcher
 from vrm.scheduling.placement.node_orders import AUTO
 from vrm.scheduling.orderings.ordering import Ordering, make_ordering, own_ordering
-from vrm.scheduling.backfilling.own_dispatcher import own_dispatcher
+from vrm.scheduling.backfilling.user_dispatcher import own_dispatcher
 from vrm.scheduling.registry import PolicyError, own_name
 from vrm.scheduling.scheduler import Scheduler
 
 
 class RulesError(PolicyError):
-    """Rules by which nothing can be scheduled. `wrong` has a text for each field of `Rules` that is wrong, and
-    for `energy`, what was measured of programs; the message is the first of them."""
+    """Rules with which nothing can be scheduled. `wrong` maps each wrong field of `Rules`, or `energy` (the
+    measurements of programs), to a text; the message is the first of these texts."""
 
     def __init__(self, wrong: Mapping[str, str]) -> None:
         super().__init__(next(iter(wrong.values())))
@@ -38,15 +37,15 @@ def compose(rules: Rules, machine: Cluster, heatmap: Heatmap | None = None,
             declared: Iterable[str] = ()) -> Scheduler:
     """Return the scheduler that these rules describe, for a machine.
 
-    The policies of the rules are names, as the configuration has them, or the objects that they stand for: an
-    `Ordering` or a function `utility(job, now, nodes)`, an object with `schedule(step)`, a
-    function `policy(cluster, heatmap)`. `heatmap` orders nodes under the policy strip. `declared` are classes of
-    energy of nodes that are not in the machine now. The machine gets the constraints of the rules.
+    The policies of the rules are names, as in the configuration, or objects: an `Ordering` or a function
+    `utility(job, now, nodes)`, an object with `schedule(step)`, a function `policy(cluster, heatmap)`. `heatmap`
+    orders nodes under the policy strip. `declared` are energy classes of nodes that are not in the machine now. The
+    constraints of the rules are added to the machine.
 
-    Raises RulesError, which says each field that is wrong, and PolicyError for values that no field can have.
+    Raises RulesError with all wrong fields, and PolicyError for values that no field can have.
     """
     rules = checked(rules)
-    wrong = _Wrong()
+    wrong = _FieldErrors()
     ordering = wrong.unless("algorithm", _ordering, rules.algorithm)
     dispatcher = backfilling = wrong.unless("backfill", _dispatcher, rules.backfill)
     for field, factor in (("backfill_order", 0.0), ("starvation", rules.starvation)):
@@ -73,8 +72,8 @@ def compose(rules: Rules, machine: Cluster, heatmap: Heatmap | None = None,
 
 
 def checked(rules: Rules) -> Rules:
-    """Return the rules, with queues made of what they say by name (`{"debug": {"max_running": 2}}`). Raises
-    PolicyError for what are no queues, and for a word that a field cannot be."""
+    """Return the rules with `Queues` instead of a mapping by name (`{"debug": {"max_running": 2}}`). Raises
+    PolicyError for wrong queues, and for a word that a field cannot have."""
     try:
         queues = Queues.of(rules.queues)
     except (TypeError, ValueError) as error:
@@ -87,11 +86,11 @@ def checked(rules: Rules) -> Rules:
     return replace(rules, queues=queues)
 
 
-class _Wrong(dict[str, str]):
-    """What is wrong, by the field that says it."""
+class _FieldErrors(dict[str, str]):
+    """Error messages by field."""
 
     def unless(self, field: str, make: Callable[..., Any], *given: Any) -> Any:
-        """Return what `make` makes; where it raises PolicyError, None, and the field is wrong."""
+        """Return `make(*given)`; if it raises PolicyError, store its message for the field and return None."""
         try:
             return make(*given)
         except PolicyError as error:
@@ -125,8 +124,8 @@ def _placement(rules: Rules, machine: Cluster, heatmap: Heatmap | None, order: A
 
 
 def _check_energy(dispatcher: Dispatcher | None, cluster: Cluster, declared: Iterable[str] = ()) -> None:
-    """Raise PolicyError where what was measured of programs is of other classes than the cluster has (or those
-    that are `declared`, of nodes that may be elsewhere), or a dispatcher that goes by it has nothing to go by."""
+    """Raise PolicyError if the measurements of programs are for other classes than the cluster has (or than are
+    `declared`, for nodes that may be elsewhere), or if a dispatcher that needs measurements has none."""
     here = sorted({*declared, *(one.node.power.name for one in cluster.classes if one.node.power is not None)})
     programs = cluster.programs
     if programs and not programs.classes & set(here):

@@ -1,11 +1,10 @@
-"""How long a job will take: estimators, which learn from jobs that have ended, and what is expected
-of a job that has outlived its estimate.
+"""Expected run times: estimators, which learn from jobs that have ended, and corrections, for jobs that run longer
+than estimated.
 
-Schedulers go by what is expected, limits by the user's walltime. No estimator expects more than
-the walltime.
+Schedulers use the expected run time, limits the user's walltime. No estimator expects more than the walltime.
 
-Whose jobs are alike: those of one user, where the workload says who that is; else those of one
-program on one number of ranks, as in a live run, whose jobs are all of one user.
+Jobs are alike if they are of one user, where the workload names users; otherwise (as in a live run, whose jobs are all
+of one user) if they run the same program on the same number of ranks.
 """
 
 from __future__ import annotations
@@ -22,95 +21,95 @@ ESTIMATORS = Registry("estimator", "vrm.estimators")
 CORRECTIONS = Registry("correction")
 
 LEAST = 1.0
-"""Seconds that are expected of any job at the least."""
+"""Minimum expected run time of any job, in seconds."""
 
 Table = Mapping[tuple[str, int], float]
 """Seconds by program and number of ranks."""
 
 
-Lesson = tuple[Job, float, JobState]
+ObservedRun = tuple[Job, float, JobState]
 """A job that ended, how long it ran in seconds, and how it ended."""
 
 
 class Estimator:
-    """Expects of each job what its user says. Subclasses override `expected` and `learn`."""
+    """Expects the user's walltime for each job. Subclasses override `expected` and `learn`."""
 
     name = "requested"
 
     @classmethod
     def made(cls, table: Table | None, live: bool) -> Estimator:
-        """One for a run: `table` has measured run times, where the configuration names some; `live`: the future is not
-        known. Raises PolicyError."""
+        """Return an estimator for a run. `table` has measured run times, if the configuration names some; `live` means
+        that the future is unknown. Raises PolicyError."""
         return cls()
 
     def foresee(self, runs: Mapping[int, float]) -> None:
-        """Run times of jobs by id, which a simulation knows and may still change."""
+        """Receive the run times of jobs by id, which a simulation knows and may still change."""
 
     def expected(self, job: Job) -> float:
-        """Seconds that a job will take, as far as is known now."""
+        """Return the expected run time of a job in seconds."""
         return job.walltime
 
     def learn(self, job: Job, run: float) -> None:
-        """A job has ended after `run` seconds: it completed, or reached its walltime."""
+        """Learn that a job ran for `run` seconds and completed or reached its walltime."""
 
     def copy(self) -> Estimator:
-        """An independent copy, with all that it has learnt."""
+        """Return an independent copy, with everything that it has learnt."""
         return copy.deepcopy(self)
 
 
 def alike(job: Job) -> tuple[Hashable, ...]:
-    """Whose jobs this one is like: its user's, or where nobody is named its program's on as many
+    """Return the key of the jobs that are like this one: its user, or, without a user, its program and number of
     ranks."""
     return (job.user,) if job.user else (job.app, job.procs)
 
 
 def within(job: Job, seconds: float) -> float:
-    """The seconds as an expectation: at least LEAST, at most the walltime."""
+    """Limit an expected run time: at least LEAST, at most the walltime."""
     return min(job.walltime, max(LEAST, seconds))
 
 
-class Ratios:
-    """Run time / request of the last jobs, at most `memory` of each kind: of jobs alike with the same request; if none
-    has ended, of those alike; if there is none of these either, of all."""
+class RunTimeRatios:
+    """Ratios of run time to request of the last jobs, at most `memory` for each kind of job."""
 
     def __init__(self, memory: int) -> None:
         self._memory = memory
         self._known: dict[Hashable, tuple[float, ...]] = {}
 
     def of(self, job: Job) -> tuple[float, ...]:
-        """Those that say the most about a job; nothing until a job has ended."""
+        """Return the most relevant ratios for a job: of like jobs with the same request; if none has ended, of like
+        jobs; otherwise of all jobs. Empty until a job has ended."""
         who, known = alike(job), self._known
         return known.get((job.walltime, who)) or known.get(who) or known.get(None, ())
 
     def add(self, job: Job, run: float) -> None:
-        """A job has ended after `run` seconds."""
+        """Add a job that ended after `run` seconds."""
         who, known, ratio = alike(job), self._known, (run / job.walltime,)
         for key in (job.walltime, who), who, None:
             known[key] = (known.get(key, ()) + ratio)[-self._memory:]
 
-    def copy(self) -> Ratios:
-        """An independent copy."""
-        twin = Ratios(self._memory)
+    def copy(self) -> RunTimeRatios:
+        """Return an independent copy."""
+        twin = RunTimeRatios(self._memory)
         twin._known = dict(self._known)
         return twin
 
 
 LAST = 20
-"""How many jobs `Longest` looks at."""
+"""Number of jobs that `LongestRunTimes` uses."""
 
 MARGIN = 1.5
-"""How many times as long as the longest of them a job is taken to need at the most."""
+"""Factor by which a job may run longer than the longest of these jobs."""
 
 
-class Longest:
-    """How long jobs take at the most, as far as is known: MARGIN times as much of the request as the longest of the
-    last LAST jobs (see `Ratios`). Until a job has ended, and at the most, it is the request."""
+class LongestRunTimes:
+    """Upper estimate of run times: MARGIN times the largest ratio of run time to request of the last LAST jobs (see
+    `RunTimeRatios`), times the request. It is at most the request, and the request until a job has ended."""
 
     def __init__(self) -> None:
-        self._ratios = Ratios(LAST)
+        self._ratios = RunTimeRatios(LAST)
 
     def of(self, job: Job) -> float:
-        """Seconds for a job, no less than what is expected of it."""
+        """Return seconds for a job, at least its expected run time."""
         ratios = self._ratios.of(job)
         if not ratios:
             return job.walltime
@@ -118,12 +117,12 @@ class Longest:
         return min(job.walltime, seconds if seconds > job.expected else job.expected)
 
     def learn(self, job: Job, run: float) -> None:
-        """A job has ended after `run` seconds."""
+        """Learn that a job ended after `run` seconds."""
         self._ratios.add(job, run)
 
-    def copy(self) -> Longest:
-        """An independent copy."""
-        twin = Longest()
+    def copy(self) -> LongestRunTimes:
+        """Return an independent copy."""
+        twin = LongestRunTimes()
         twin._ratios = self._ratios.copy()
         return twin
 
@@ -132,7 +131,7 @@ ESTIMATORS.register(Estimator.name)(Estimator)
 
 
 class Own(Estimator):
-    """A user's own: an object with `expected(job)` and, if it learns, `learn(job, run)`."""
+    """A user's estimator: an object with `expected(job)` and, if it learns, `learn(job, run)`."""
 
     def __init__(self, text: str, own: Any) -> None:
         self.name = text.strip()
@@ -156,8 +155,8 @@ class Own(Estimator):
 
 
 def make_estimator(text: str, table: Table | None = None, live: bool = False) -> Estimator:
-    """The estimator of that name or dotted path. `table` is that of `calibrated`; `live`: the
-    future is not known. Raises PolicyError."""
+    """Return the estimator with that name or dotted path. `table` is for `calibrated`; `live` means that the future is
+    unknown. Raises PolicyError."""
     mine = ESTIMATORS.own(text)
     if mine is not None:
         own = guarded(text, mine)()
@@ -172,22 +171,22 @@ def make_estimator(text: str, table: Table | None = None, live: bool = False) ->
 # ------------------------------------------------------------------------------- corrections
 
 Correction = Callable[[float, float, float], float]
-"""What is expected from now on of a job of which `first` was expected, that has run for `ran` and
-may run for `walltime` (all seconds): more than `ran`, or the walltime."""
+"""Function (first, ran, walltime), all in seconds: the new expected run time of a job that was expected to run for
+`first`, has run for `ran` and may run for `walltime`. It is more than `ran`, or the walltime."""
 
 STEPS = tuple(60.0 * minutes for minutes in (1, 5, 15, 30, 60, 120, 300, 600, 1200, 3000, 6000))
-"""Seconds beyond the first expectation, one after the other (Tsafrir, Etsion and Feitelson, 2007)."""
+"""Successive extensions of the first expectation, in seconds (Tsafrir, Etsion and Feitelson, 2007)."""
 
 
 @CORRECTIONS.register("request")
 def request(first: float, ran: float, walltime: float) -> float:
-    """The walltime at once."""
+    """Return the walltime immediately."""
     return walltime
 
 
 @CORRECTIONS.register("stepwise")
 def stepwise(first: float, ran: float, walltime: float) -> float:
-    """A minute more, then five, and so on: the first of STEPS that is not over."""
+    """Extend by a minute, then by five, and so on: the first of STEPS that is not over yet."""
     for step in STEPS:
         if first + step > ran:
             return min(first + step, walltime)
@@ -196,14 +195,14 @@ def stepwise(first: float, ran: float, walltime: float) -> float:
 
 @CORRECTIONS.register("doubling")
 def doubling(first: float, ran: float, walltime: float) -> float:
-    """Twice as much, and again."""
+    """Double the expected run time until it is more than `ran`."""
     while first <= ran and first < walltime:
         first *= 2
     return min(first, walltime)
 
 
 def make_correction(text: str) -> Correction:
-    """The correction of that name; PolicyError when there is none."""
+    """Return the correction with that name. Raises PolicyError if there is none."""
     found: Correction | None = CORRECTIONS.get(text)
     if found is None:
         raise PolicyError(CORRECTIONS.unknown(text).replace(" (or module:function for your own)", ""))

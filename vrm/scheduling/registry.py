@@ -1,5 +1,5 @@
-"""Names to policies: registered ones, those of extensions (`vrm.system.plugins`), and a user's own by dotted path
-(`my_policies:mine`)."""
+"""Registries of policies by name: vrm's own, those of extensions (`vrm.system.plugins`), and a user's own by dotted
+path (`my_policies:mine`)."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ _FILE = re.compile(r"^(?:.*/)?([^/:]*)\.py(?::(\w*))?$")
 
 
 Readers = Mapping[str, tuple[Callable[[str], Any], str]]
-"""What reads the value of each parameter (ValueError for a wrong one), and what it wants."""
+"""For each parameter, the function that reads its value (raises ValueError for a wrong one), and a description of
+valid values."""
 
 
 def reads(readers: Readers) -> Callable[[Any], Any]:
-    """Decorator: how the parameters of a policy are read that may stand behind its name."""
+    """Decorator: set how the parameters that may follow a policy's name are read."""
     def enter(policy: Any) -> Any:
         policy.readers = readers
         return policy
@@ -34,19 +35,19 @@ def reads(readers: Readers) -> Callable[[Any], Any]:
 
 
 class PolicyError(ValueError):
-    """A policy that is named wrongly or cannot be loaded; the text says why and what to do."""
+    """A policy has a wrong name or cannot be loaded; the text says why and what to do."""
 
 
 class Registry:
-    """Policies of one sort by lower-case name; `what` names the sort in messages, and `group` the entry points of
-    extensions that add some, if they can."""
+    """Policies of one sort by lower-case name. `what` names the sort in messages; `group` is the group of entry points
+    with which extensions add policies, if they can."""
 
     def __init__(self, what: str, group: str = "") -> None:
         self.what, self.group = what, group
         self._known: dict[str, Any] = {}
 
     def register(self, name: str) -> Callable[[Any], Any]:
-        """Decorator that enters a policy; a name that is taken is a ValueError."""
+        """Decorator that registers a policy. Raises ValueError if the name is taken."""
         def enter(policy: Any) -> Any:
             if name.lower() in self._known:
                 raise ValueError(f"{self.what} {name} is registered already")
@@ -65,13 +66,13 @@ class Registry:
         return [plugin.name for plugin in plugins.installed(self.group)] if self.group else []
 
     def knows(self, text: str) -> bool:
-        """Whether there is a policy of that name."""
+        """Return whether there is a policy with that name."""
         name = text.strip().lower()
         return (name in self._known or plugins.find_own(self.group, name) is not None
                 or name in map(str.lower, self.added))
 
     def get(self, text: str) -> Any:
-        """vrm's own policy of that name, or None when there is none. PolicyError when it cannot be had."""
+        """Return vrm's own policy with that name, or None. Raises PolicyError if it cannot be loaded."""
         name = text.strip().lower()
         if name in self._known:
             return self._known[name]
@@ -79,8 +80,8 @@ class Registry:
         return None if plugin is None else _loaded(plugin)
 
     def own(self, text: str) -> Any:
-        """The user's function or class of that dotted path, or that of an installed package by its name; None where
-        the text is neither. PolicyError when it cannot be had."""
+        """Return the user's function or class with that dotted path, or that of an installed package with that name;
+        None if the text is neither. Raises PolicyError if it cannot be loaded."""
         text = text.strip()
         if is_dotted(text):
             return load_dotted(text)
@@ -94,7 +95,7 @@ class Registry:
         return None if plugin is None else _loaded(plugin)
 
     def find(self, text: str) -> Any:
-        """The policy of that name or dotted path; PolicyError when there is none."""
+        """Return the policy with that name or dotted path. Raises PolicyError if there is none."""
         policy = self.get(text)
         if policy is None:
             policy = self.own(text)
@@ -104,8 +105,8 @@ class Registry:
         raise PolicyError(self.unknown(text))
 
     def make(self, text: str, *arguments: Any) -> Any:
-        """What the policy of a name gives, called with the arguments and with the parameters behind
-        the name, as in `weighted window=50`, which it `reads`. PolicyError."""
+        """Call the policy with the arguments and with the parameters that follow its name, as in `weighted window=50`
+        (see `reads`), and return the result. Raises PolicyError."""
         name, *given = text.split() or [text]
         make = self.find(name)
         readers: Readers = getattr(make, "readers", {})
@@ -127,7 +128,7 @@ class Registry:
         return make(*arguments, **values)
 
     def unknown(self, text: str) -> str:
-        """The message for a name that is not known."""
+        """Return the message for an unknown name."""
         known = [*self.names, *self.added]
         close = difflib.get_close_matches(text.strip().lower(), known, 1)
         hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
@@ -135,7 +136,7 @@ class Registry:
 
 
 def needed(option: str) -> Any:
-    """What an extension does at an option of the rules. PolicyError where none does."""
+    """Return what an extension does for an option of the rules. Raises PolicyError if no extension has it."""
     try:
         return plugins.need("vrm.options", option)
     except plugins.PluginError as error:
@@ -143,7 +144,7 @@ def needed(option: str) -> Any:
 
 
 def _loaded(plugin: plugins.Plugin) -> Any:
-    """What an extension adds; PolicyError when it cannot be had."""
+    """Load what an extension adds. Raises PolicyError if that fails."""
     try:
         return plugins.load(plugin)
     except plugins.PluginError as error:
@@ -151,15 +152,15 @@ def _loaded(plugin: plugins.Plugin) -> Any:
 
 
 def whole(text: str) -> int:
-    """A parameter that is a whole number from 1 on."""
+    """Read a parameter that is an integer from 1 on."""
     number = int(text)
     if not 1 <= number <= 1_000_000:
         raise ValueError(text)
     return number
 
 
-def above_0(text: str) -> Fraction:
-    """A parameter that is a number above 0."""
+def positive_number(text: str) -> Fraction:
+    """Read a parameter that is a number above 0."""
     number = Fraction(text)
     if not 0 < number <= 1_000_000:
         raise ValueError(text)
@@ -167,8 +168,8 @@ def above_0(text: str) -> Fraction:
 
 
 def guarded(text: str, own: Callable[..., Any]) -> Callable[..., Any]:
-    """A user's own function, named by `text`, such that whatever it raises, or a generator that it
-    returns, is told as PolicyError with the place in the user's file."""
+    """Wrap a user's function, named by `text`: exceptions from it, or from a generator that it returns, become
+    PolicyError with the place in the user's file."""
     def call(*arguments: Any) -> Any:
         try:
             found = own(*arguments)
@@ -189,8 +190,8 @@ def guarded(text: str, own: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def failure(text: str, error: Exception) -> PolicyError:
-    """What a user's own program raised, with the place: the last line of the first file of theirs
-    on the way."""
+    """Return the PolicyError for an exception in a user's code, with its place: the last executed line in the first of
+    the user's files in the traceback."""
     lines = [(frame.f_code.co_filename, line)
              for frame, line in traceback.walk_tb(error.__traceback__)
              if frame.f_globals.get("__name__", "").partition(".")[0] not in ("vrm", "importlib")]
@@ -200,7 +201,7 @@ def failure(text: str, error: Exception) -> PolicyError:
 
 
 def where(own: Any) -> str:
-    """The place of a user's function, or where a generator of it is: ` at FILE:LINE`, else ""."""
+    """Return the place of a user's function, or the current line of a generator, as ` at FILE:LINE`; "" if unknown."""
     frame = getattr(own, "gi_frame", None)
     if frame is not None:
         return f" at {frame.f_code.co_filename}:{frame.f_lineno}"
@@ -209,23 +210,23 @@ def where(own: Any) -> str:
 
 
 def own_name(own: Any) -> str:
-    """What a user's own object or function is called."""
+    """Return the name of a user's object or function."""
     return str(getattr(own, "name", getattr(own, "__name__", type(own).__name__)))
 
 
 def shortened(value: Any) -> str:
-    """A value in a message."""
+    """Format a value for a message."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def is_dotted(text: str) -> bool:
-    """Whether the text has the form `package.module:name`."""
+    """Return whether the text has the form `package.module:name`."""
     return bool(_DOTTED.match(text.strip())) and ".py:" not in text
 
 
 def refuse_file(text: str) -> None:
-    """Raise PolicyError, with what to write, for the path of a file such as `./mine.py:first`."""
+    """Raise PolicyError, with what to write instead, if the text is the path of a file such as `./mine.py:first`."""
     found = _FILE.match(text.strip())
     if found:
         raise PolicyError(f"`{text.strip()}` is the path of a file; write "
@@ -235,7 +236,7 @@ def refuse_file(text: str) -> None:
 
 
 def load_dotted(text: str) -> Any:
-    """The object that `package.module:name` stands for; PolicyError when it cannot be had."""
+    """Return the object `package.module:name`. Raises PolicyError if it cannot be loaded."""
     module, _, name = text.strip().partition(":")
     try:
         loaded = importlib.import_module(module)
@@ -243,7 +244,7 @@ def load_dotted(text: str) -> Any:
         raise PolicyError(f"`{text}`: {error}; put {module.partition('.')[0]}.py into the directory of "
                           "the configuration (for options of `vrm simulate`: into the current "
                           "one), or its directory on PYTHONPATH") from error
-    except Exception as error:  # it is the user's program: whatever it raises is told
+    except Exception as error:  # user code: any exception is reported
         raise failure(text, error) from error
     found = getattr(loaded, name, None)
     if found is None:

@@ -1,6 +1,6 @@
 """The scheduler: one step decides everything that starts now, and where.
 
-With an interval it decides only at ticks of it, like managers that work and then sleep.
+With an interval it decides only at ticks, like managers that work and then sleep.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from vrm.model.cluster import Booking, Cluster
 from vrm.model.job import Infeasible, Job
 from vrm.model.policies import CountingPolicy
 from vrm.model.queues import NO_QUEUES, Queues
-from vrm.scheduling.placement.advance import BesideReservations, start_bound
+from vrm.scheduling.placement.advance_reservations import OutsideReservations, start_bound
 from vrm.scheduling.backfilling.dispatcher import Dispatcher
-from vrm.scheduling.orderings.limits import in_queues
+from vrm.scheduling.orderings.queue_limits import in_queues
 from vrm.scheduling.orderings.ordering import Ordering
-from vrm.scheduling.orderings.queue import JobQueue, Waiting
+from vrm.scheduling.orderings.queue import JobQueue, QueueView
 from vrm.scheduling.registry import PolicyError
 
-# What a named tuple's own constructor calls; without that detour, a third of the time.
+# The constructor of a named tuple calls this; calling it directly takes a third of the time.
 _new = tuple.__new__
 
-# Seconds by which a moment may miss a tick and be it: sums of floats since the epoch are not exact.
+# Tolerance (seconds) for being at a tick: sums of floats since the epoch are not exact.
 _EXACT = 1e-6
 
 
 class Start(NamedTuple):
-    """A job that starts now; `backfilled` when it overtook the head of the queue."""
+    """A job that starts now; `backfilled` if it overtook the head of the queue."""
 
     booking: Booking
     backfilled: bool
@@ -40,20 +40,18 @@ class Start(NamedTuple):
 
 
 class Scheduler:
-    """Ordering, dispatcher and placement policy, put together, with the queues of the run.
+    """Combines the ordering, the dispatcher and the placement policy with the queues of the run.
 
-    `interval`: seconds between the moments at which anything is decided, counted from the first
-    step that finds a job waiting; 0: every step decides. `starts`: how many heads may start at
-    such a moment; 0: all that fit.
+    `interval`: seconds between the moments at which decisions are made, counted from the first step that finds a
+    waiting job; 0: every step decides. `starts`: how many heads may start at such a moment; 0: all that fit.
 
-    An interval of 10 and one start imitate the loop of the thesis that defined this manager
-    (A. Papavasileiou, NTUA, 2022): free what has ended, read new lines, sort, try the head alone,
-    and sleep. A head that starts ends the turn. Only when the head does not fit does its loop
-    backfill, and then whatever fits: backfilled jobs do not count. Cores that become free between
-    two ticks stay idle until the next.
+    An interval of 10 with one start imitates the loop of the thesis that defined this manager (A. Papavasileiou, NTUA,
+    2022): free what has ended, read new lines, sort, try only the head, and sleep. If the head starts, the turn is
+    over. Only if it does not fit does the loop backfill everything that fits: backfilled jobs do not count. Cores that
+    become free between two ticks stay idle until the next tick.
 
-    Raises PolicyError for a limit without an interval (the jobs beyond it would wait for an event
-    that may never come), and for one with several reservations, where heads do not start first.
+    Raises PolicyError for a limit without an interval (the jobs beyond it would wait for an event that may never
+    come), and for a limit with several reservations, where heads do not start first.
     """
 
     def __init__(self, ordering: Ordering, dispatcher: Dispatcher, policy: CountingPolicy,
@@ -69,12 +67,12 @@ class Scheduler:
         self.queues = queues
         self.interval = interval
         self.starts = starts
-        self._first: float | None = None  # the first tick's time, and the number of the last
+        self._first: float | None = None  # time of the first tick; below, number of the last one
         self._tick = 0
-        self._beside: BesideReservations | None = None
+        self._beside: OutsideReservations | None = None
 
     def copy(self, cluster: Cluster) -> Scheduler:
-        """An independent copy for a copy of the cluster that it decided about."""
+        """Return an independent copy for a copy of its cluster."""
         twin = copy.copy(self)
         twin.dispatcher = self.dispatcher.copy(cluster)
         twin.policy = self.policy.copy()
@@ -82,26 +80,26 @@ class Scheduler:
         return twin
 
     def policy_on(self, cluster: Cluster, now: float) -> CountingPolicy:
-        """The placement policy at `now`: with advance reservations one that keeps clear of them."""
+        """Return the placement policy at `now`; if there are advance reservations, one that avoids their nodes."""
         calendar = cluster.calendar
         if not calendar:
             return self.policy
         cluster.at = now
         if self._beside is None or self._beside.calendar is not calendar:
-            self._beside = BesideReservations(self.policy, calendar)
+            self._beside = OutsideReservations(self.policy, calendar)
         return self._beside
 
     def new_queue(self) -> JobQueue:
-        """An empty queue in this scheduler's order."""
+        """Return an empty queue with this scheduler's order."""
         return JobQueue(self.ordering, self.policy.nodes, self.policy.size, self.queues, self.policy.similar)
 
     def check(self, job: Job) -> None:
-        """Raise Infeasible, with the reason, when the job can never run here."""
+        """Raise Infeasible, with the reason, if the job can never run here."""
         self.queues.check(job)
         self.policy.nodes(job)
 
     def lacks(self, job: Job) -> str:
-        """Why a job can never run here, "" when it can."""
+        """Return why a job can never run here; "" if it can."""
         try:
             self.check(job)
         except Infeasible as never:
@@ -109,10 +107,10 @@ class Scheduler:
         return ""
 
     def step(self, now: float, queue: JobQueue, cluster: Cluster) -> list[Start]:
-        """Start everything that may start at `now`, in the order in which the dispatcher says it.
+        """Start everything that may start at `now`, in the order of the dispatcher.
 
-        Books the jobs on the cluster and takes them out of the queue. With an interval it does
-        nothing but at the moments that `wake` gives.
+        Books the jobs on the cluster and removes them from the queue. With an interval, it does nothing except at the
+        moments that `wake` returns.
         """
         number = len(queue.jobs)
         if not number or (self.interval and not self._is_tick(now)):
@@ -149,10 +147,10 @@ class Scheduler:
         return starts
 
     def wake(self, now: float) -> float:
-        """When the next step is due although nothing may happen by then: a reservation begins, or
-        with an interval the next tick comes, at which a step must have exactly this time.
+        """Return the time (seconds) when the next step is due even if nothing happens before: a reservation begins,
+        or, with an interval, the next tick, at which a step must have exactly this time.
 
-        Infinity when only submissions and ends make steps worth while.
+        Infinity if steps are only useful after submissions and ends.
         """
         if self.interval:
             if self._first is None:
@@ -162,16 +160,16 @@ class Scheduler:
         return self.dispatcher.wake(now)
 
     def boundary(self, now: float, cluster: Cluster) -> float:
-        """When the next advance reservation begins or ends, or a constraint changes; infinity
-        with an interval, whose next tick sees it."""
+        """Return when the next advance reservation begins or ends, or a constraint changes; infinity with an interval,
+        because the next tick handles it."""
         return math.inf if self.interval else min(cluster.boundaries(now), default=math.inf)
 
     def ticked(self, at: float) -> None:
-        """Continue with the ticks: one was at this time (seconds)."""
+        """Continue the ticks of an earlier run, one of which was at `at` (seconds)."""
         self._first, self._tick = at, 0
 
     def _is_tick(self, now: float) -> bool:
-        """Whether it is the moment of a tick that has not been used."""
+        """Return whether `now` is a tick that has not been used."""
         if self._first is None:
             self._first = now
             return True
@@ -182,21 +180,21 @@ class Scheduler:
         return True
 
     def promises(self, now: float, queue: JobQueue, cluster: Cluster) -> dict[int, float]:
-        """What the dispatcher has promised: the latest starts of waiting jobs by id, in seconds."""
+        """Return the promises of the dispatcher: latest starts of waiting jobs by id, in seconds."""
         if not queue.competing:
             return {}
         return self.dispatcher.promises(now, queue.in_order(now), cluster, self.policy_on(cluster, now))
 
     def reservations(self, now: float, queue: JobQueue, cluster: Cluster) -> dict[int, float]:
-        """When waiting jobs can start at the latest, by id, as far as they have reservations."""
+        """Return the latest starts (seconds) of the waiting jobs that have reservations, by id."""
         if not queue.competing:
             return {}
         return self.dispatcher.reservations(now, queue.in_order(now), cluster,
                                             self.policy_on(cluster, now))
 
 
-def _starts(bookings: list[Booking], waiting: Waiting) -> list[Start]:
-    """The starts of a step: backfilled are jobs that overtook one which stays in the queue."""
+def _starts(bookings: list[Booking], waiting: QueueView) -> list[Start]:
+    """Return the starts of a step. Jobs that overtook one which stays in the queue are marked as backfilled."""
     for place, booking in enumerate(bookings):
         if waiting[place] is not booking[0]:
             break
@@ -205,7 +203,7 @@ def _starts(bookings: list[Booking], waiting: Waiting) -> list[Start]:
     started = {booking.job.id for booking in bookings}
     first: set[int] = set()
     at, number = 0, len(waiting)
-    while at < number and waiting[at].id in started:  # by place: the rest need not be in order
+    while at < number and waiting[at].id in started:  # by index, because the rest may not be sorted yet
         first.add(waiting[at].id)
         at += 1
     return [Start(booking, booking.job.id not in first) for booking in bookings]

@@ -1,4 +1,4 @@
-"""Virtual time: the policies of the live manager on recorded and invented workloads.
+"""Simulations in virtual time: the policies of the live manager on recorded and synthetic workloads.
 
 ```python
 from vrm.api import Machine, Rules, simulate

@@ -1,6 +1,5 @@
-"""What a simulation is given besides its workload, its machine and its rules: what was measured before, what
-happens at known times, and what is recorded. Command lines and matrices name the fields of these flatly
-(`by_name`)."""
+"""Arguments of a simulation besides workload, machine and rules: earlier measurements, events at known times, and
+what is recorded. Command lines and experiment matrices use the field names without their classes (`by_name`)."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from vrm.model.machine import Machine
 from vrm.model.reservation import ReservationRequest
 from vrm.model.rules import Rules
 from vrm.model.measured.speedups import Speedups
-from vrm.scheduling.estimators import Lesson
+from vrm.scheduling.estimators import ObservedRun
 from vrm.results.metrics import THRESHOLD
 from vrm.run.expectations import Expectations, make_expectations
 from vrm.simulation.engine import Outage
@@ -31,14 +30,14 @@ File = str | Path
 
 @dataclass(frozen=True)
 class Measurements:
-    """What was measured of programs and jobs before the run.
+    """Measurements of programs and jobs from before the run.
 
     `heatmap` orders nodes under the policy strip: a `Heatmap`, or a file of ranks or of measured speed-ups. With
     speed-ups, also those given as `speedups`, jobs run faster or slower next to others, and pairs whose combined
-    throughput is below `Rules.min_throughput` share no node. `rows_are`: whose speed the rows of such a file
-    are, `own` or `partner`. `calibrated`: the file of run times for the estimates of that name. `history`:
-    directories of earlier runs, or their jobs.csv, from which estimators learn before the first job. `energy`:
-    what programs draw on classes of nodes, a file as `vrm energy measure` writes it, or a
+    throughput is below `Rules.min_throughput` share no node. `rows_are`: whose speed the rows of such a file contain,
+    `own` or `partner`. `calibrated`: the file of run times for the estimates of that name. `history`: directories of
+    earlier runs, or their jobs.csv, from which estimators learn before the first job. `energy`: the power that
+    programs draw on classes of nodes, a file as `vrm energy measure` writes it, or a
     `vrm.model.measured.energy.Programs`. Files are read when the simulation begins.
     """
 
@@ -50,8 +49,8 @@ class Measurements:
     energy: File | Programs | None = None
 
     def pairs(self, least: float) -> tuple[Heatmap | None, Speedups | None]:
-        """Return the order of nodes and the speeds next to others, where they are known; pairs with a combined
-        throughput below `least` are refused. Raises SpeedError."""
+        """Return the heatmap and the speeds next to others, None if unknown; pairs with a combined throughput below
+        `least` are refused. Raises SpeedError."""
         if isinstance(self.heatmap, (str, Path)):
             found = plugins.need("vrm.readers", "heatmap")(self.heatmap, self.rows_are, least)
             return found.heatmap, self.speedups or found.speedups
@@ -60,15 +59,15 @@ class Measurements:
         return self.heatmap, self.speedups
 
     def programs(self) -> Programs:
-        """Return what programs draw. Raises ConfigError."""
+        """Return the power that programs draw. Raises ConfigError."""
         if isinstance(self.energy, Programs) or self.energy is None:
             return self.energy or NO_PROGRAMS
         found: Programs = plugins.need("vrm.readers", "energy")(self.energy)
         return found
 
-    def expectations(self, rules: Rules, known: list[Lesson] | None = None) -> Expectations | None:
-        """Return what is expected of jobs under these rules, None where that is what users say. `known` are the
-        jobs of the history, where they have been read. Raises PolicyError and HistoryError."""
+    def expectations(self, rules: Rules, known: list[ObservedRun] | None = None) -> Expectations | None:
+        """Return the expected run times of jobs under these rules, or None if only users' time limits count. `known`
+        are the jobs of the history, if they have been read already. Raises PolicyError and HistoryError."""
         table = None if self.calibrated is None else plugins.need("vrm.readers", "calibrated")(self.calibrated)
         if known is None and self.history:
             known = plugins.need("vrm.readers", "history")(self.history)
@@ -77,14 +76,14 @@ class Measurements:
 
 @dataclass(frozen=True)
 class Timetable:
-    """What happens during a simulation, at known times in seconds of the workload.
+    """Events at known times (seconds of the workload) during a simulation.
 
-    `outages`: nodes that are lost for a while; their jobs wait again, as live. `end`: when the allocation ends;
-    jobs that would not have ended by then do not start, and `summary["held"]` counts those that are left.
+    `outages`: nodes that are lost for some time; their jobs wait again, as in a live run. `end`: when the allocation
+    ends; jobs that would not have ended by then do not start, and `summary["held"]` counts the jobs that are left.
     `reservations`: advance reservations of nodes (`vrm.model.reservation.ReservationRequest`), known from the start.
-    `changes`: pairs of a time and the rules from then on, in order of time; what of them can be changed in a live
-    run counts (`vrm.model.rules.CHANGEABLE`). `lends`: running jobs lend cores to waiting ones, as `vrm lend`
-    makes them (`AskedLend` of vrm's extension lending).
+    `changes`: pairs of a time and the rules from then on, in order of time; only rules that can be changed in a live
+    run take effect (`vrm.model.rules.CHANGEABLE`). `lends`: running jobs lend cores to waiting ones, like `vrm lend`
+    (`RequestedLend` of vrm's extension lending).
     """
 
     outages: Iterable[Outage] = ()
@@ -100,14 +99,14 @@ class Timetable:
 
 @dataclass(frozen=True)
 class Recording:
-    """What is recorded of a simulation.
+    """What a simulation records.
 
-    `out`: a directory for jobs.csv, and with `evalys` for evalys.csv in the columns of Batsim. `places`: how much
-    of a job's place jobs.csv has, `full`, `nodes` or `none` (None: full up to 1024 nodes, else nodes).
-    `efficiency`: also how well nodes that differ are used (`vrm.ext.study.efficiency`). `watchers` observe each start
-    and end (`Watcher`); an ordering that is one of them can know what each user has had. `threshold`: seconds below
-    which a run time does not count in the bounded slowdown. `warm_up` and `cool_down`: the jobs submitted in the
-    first and in the last seconds are left out of the averages.
+    `out`: a directory for jobs.csv, and with `evalys` for evalys.csv in the columns of Batsim. `places`: which part
+    of a job's placement jobs.csv has, `full`, `nodes` or `none` (None: full up to 1024 nodes, else nodes).
+    `efficiency`: also compute how well different kinds of nodes are used (`vrm.ext.study.efficiency`). `watchers`
+    observe each start and end (`Watcher`); an ordering that is also a watcher can use what each user has had.
+    `threshold`: minimum run time in seconds in the bounded slowdown. `warm_up` and `cool_down`: jobs submitted in the
+    first and last seconds of this length are left out of the averages.
     """
 
     out: File | None = None
@@ -120,8 +119,8 @@ class Recording:
     cool_down: float = 0.0
 
     def files(self, stack: ExitStack, workload: Any) -> list[TextIO | None]:
-        """Open jobs.csv and evalys.csv, as far as they are wanted; the stack closes them. Raises OSError, and
-        WorkloadError where the jobs of the workload, or of a live run, would be overwritten."""
+        """Open jobs.csv and evalys.csv, if requested, else None; the stack closes them. Raises OSError, and
+        WorkloadError if the jobs of the workload, or of a live run, would be overwritten."""
         if self.out is None:
             return [None, None]
         directory = Path(self.out)
@@ -143,13 +142,13 @@ PARTS: Mapping[str, Any] = {"rules": Rules, "measured": Measurements, "timetable
 FIELDS: Mapping[str, str] = {each.name: parameter for parameter in ("rules", "measured", "timetable", "record")
                              for each in fields(PARTS[parameter])} | {
     "keep_estimates": "selection", **dict.fromkeys(("nodes", "sockets", "cores", "licences"), "machine")}
-"""The parameter of `simulate` of which each flat name is a field."""
+"""For each field name that can be used without its class, the parameter of `simulate` that has this field."""
 
 
 def by_name(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `simulate` that these are: objects for what is named flatly, such as `nodes`,
-    `backfill` or `out`; other names as they are. Raises WorkloadError where two things say the nodes, and
-    ConfigError for a machine file."""
+    """Return arguments of `simulate`: field names such as `nodes`, `backfill` or `out` are collected into their
+    objects, other names stay as they are. Raises WorkloadError if the nodes are given twice, and ConfigError for a
+    machine file."""
     found = {name: value for name, value in given.items() if name not in FIELDS}
     flat: dict[str, dict[str, Any]] = {}
     for name in given.keys() - found.keys():
@@ -172,8 +171,8 @@ def _machine(machine: File | Machine | None, nodes: Any = None, sockets: int = 1
 
 
 def read_machine(machine: File | Machine | None) -> Machine:
-    """Return a machine, of its file where it is one. Raises ConfigError."""
+    """Return a machine, read from its file if it is a path. Raises ConfigError."""
     if isinstance(machine, Machine) or machine is None:
         return machine or Machine()
-    from vrm.config.machine import read_machine as read  # its libraries take a quarter of a second
+    from vrm.config.machine import read_machine as read  # its import takes a quarter of a second
     return read(machine)

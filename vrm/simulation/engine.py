@@ -1,16 +1,15 @@
-"""The event loop in virtual time: a run as the live manager has it, with a clock that jumps from
-event to event.
+"""The event loop in virtual time: a run like that of the live manager, with a clock that jumps from event to event.
 
-The order of things at one instant is fixed: first all ends, then running jobs that have outlived
-what was expected of them, then nodes that go or come, then all submissions, then one scheduling step of these
-and of jobs whose time to begin has come. Jobs that end at one instant do so by id. The real run time of a job
-is known to the executor alone: who decides sees what is expected of it.
+The order of events at one instant is fixed: first all ends, then running jobs that have exceeded their expected ends,
+then nodes that go down or come up, then all submissions, then one scheduling step, which also includes jobs whose
+begin time has come. Jobs that end at one instant end in the order of their ids. Only the executor knows the real run
+time of a job; the scheduler sees the expected one.
 
-The order in which most schedules were published (that of the pyss simulator of Tsafrir, Etsion and
-Feitelson) is the other choice, `published`: each submission of an instant and then each end, by the order of the
-starts, has a step of its own; nodes go or come with the first of these, and corrections come first and have none.
-A running job whose expected end has come has left its cores at the first event of that instant, also if its own
-end is a later one.
+The other order, `published`, is that of most published schedules (of the pyss simulator of Tsafrir, Etsion and
+Feitelson): each submission of an instant and then each end, in the order of the starts, has its own scheduling step.
+Nodes go down or come up with the first of these; corrections of expected ends come first and have no step. A running
+job that reaches its expected end leaves its cores at the first event of that instant, if it ends at that instant; its
+own end may come later in the order.
 """
 
 from __future__ import annotations
@@ -24,23 +23,23 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from vrm.model.cluster import Booking, Cluster
 from vrm.results.shares import shared
 from vrm.model.job import PLAIN, Details, Infeasible, Job, JobState
-from vrm.run.again import waits_again
-from vrm.run.entry import Dropped, LifeError
+from vrm.run.requeue import requeue_reason
+from vrm.run.entry import DroppedJob, JobStateError
 from vrm.run.expectations import Expectations
 from vrm.run.run import Run
 from vrm.run.state import State
-from vrm.scheduling.backfilling.compressing import OFFERS, Compress
+from vrm.scheduling.backfilling.compression import OFFERS, Compress
 from vrm.scheduling.orderings.queue import JobQueue
 from vrm.scheduling.registry import PolicyError
 from vrm.scheduling.scheduler import Scheduler, Start
-from vrm.simulation.executor import EXPECTED, LATER, NODE_DOWN, NODE_UP, SUBMISSION, Event, Rate, VirtualExecutor
+from vrm.simulation.executor import EXPECTED, LATER, NODE_DOWN, NODE_UP, SUBMISSION, Event, SpeedModel, VirtualExecutor
 from vrm.system import plugins
 from vrm.workload.submission import Submission
 
 
 
 def _compression() -> Compress | None:
-    """What compresses long plans faster, where an extension has it."""
+    """Return the faster compression of long plans, if an extension has it; else None."""
     plugin = plugins.find("vrm.options", "compression")
     found: Compress | None = None if plugin is None else plugins.load(plugin)()
     return found
@@ -49,31 +48,32 @@ def _compression() -> Compress | None:
 OFFERS.append(_compression)
 
 Change = tuple[float, Callable[[Cluster], Scheduler]]
-"""A time, and who decides from then on."""
+"""A time, and a function that makes the scheduler from then on."""
 
 Moment = tuple[float, int, int, int]
-"""A time, the jobs in the queue and the cores that they want, and the cores in use."""
+"""A time, the number of queued jobs, the cores that they request, and the cores in use."""
 
 
 class Recorder:
-    """Is told what happens, times in seconds of the workload; notes nothing where a subclass does not say so."""
+    """Receives the events of a simulation, with times in seconds of the workload; the methods do nothing unless a
+    subclass overrides them."""
 
     def ended(self, booking: Booking, start: Start, end: float, status: str) -> None:
-        """A job ended: `status` is completed, timeout when it was killed, failed when it has lost
-        nodes too often."""
+        """Record the end of a job: `status` is completed, timeout if it was killed, failed if it has lost nodes too
+        often."""
 
     def refused(self, job: Job, reason: str) -> None:
-        """A job can never run on this machine."""
+        """Record a job that can never run on this machine."""
 
     def cancelled(self, job: Job, reason: str, now: float) -> None:
-        """A job will never run since one that it depends on did not end as it wants."""
+        """Record a job that will never run because a dependency failed."""
 
     def moment(self, state: Moment) -> None:
-        """The state after everything that happened at one time."""
+        """Record the state after all events of one time."""
 
 
 class Outage(NamedTuple):
-    """A node (its number) that is lost at one time and back at another, in seconds."""
+    """A node (its number) that is lost at `down` and back at `up`, in seconds."""
 
     node: int
     down: float
@@ -81,7 +81,7 @@ class Outage(NamedTuple):
 
 
 def _in_order(submissions: Iterable[Submission]) -> Iterator[Submission]:
-    """Those of one time in the order of the ids, whatever the order of the lines."""
+    """Yield the submissions, those of one time in the order of their ids."""
     for _, together in itertools.groupby(submissions, key=lambda one: one.job.submit):
         yield from sorted(together, key=lambda one: one.job.id)
 
@@ -89,16 +89,15 @@ def _in_order(submissions: Iterable[Submission]) -> Iterator[Submission]:
 class Simulator:
     """A run in virtual time.
 
-    With `kill`, a job that reaches its walltime is ended there (status `timeout`). `rate` lets jobs
-    run faster or slower beside others. Jobs on a node with an outage wait again, as those of a live
-    run do. At `end`, in seconds, the allocation ends: jobs that would not have ended by then do not
-    start, and what runs longer is left. At the times of `changes` other schedulers take over.
-    `published`: what happens at one instant has the order in which others published schedules.
-    `progress(now, ended, waiting)` is called about every thousand events.
+    With `kill`, a job that reaches its walltime is ended there (status `timeout`). `rate` makes jobs run faster or
+    slower next to others. Jobs on a node with an outage wait again, like those of a live run. At `end`, in seconds,
+    the allocation ends: jobs that would not have ended by then do not start, and jobs that run longer are left. At
+    the times of `changes` other schedulers take over. `published`: use the published order of the events at one
+    instant (see above). `progress(now, ended, waiting)` is called about every thousand events.
     """
 
     def __init__(self, scheduler: Scheduler, cluster: Cluster, recorder: Recorder,
-                 kill: bool = False, rate: Rate | None = None,
+                 kill: bool = False, rate: SpeedModel | None = None,
                  progress: Callable[[float, int, int], None] | None = None,
                  outages: Iterable[Outage] = (), end: float = math.inf,
                  expectations: Expectations | None = None, changes: Iterable[Change] = (),
@@ -132,32 +131,32 @@ class Simulator:
         self.end = end
         self._fits = fit and (end < math.inf or run.state.book.ends)
         self.now = 0.0
-        self.wake = math.inf  # when the first step is due although nothing may happen by then
-        self.one_by_one = False  # each event is followed by a decision of its own
+        self.wake = math.inf  # when the next step is due even if no event happens before
+        self.one_by_one = False  # each event is followed by its own decision
         self._published, self._later = False, LATER
-        self._left: dict[int, Booking] = {}  # jobs that have left their cores and end later at this moment
+        self._left: dict[int, Booking] = {}  # jobs that have left their cores and end later at this instant
         self.events = 0
         self.ended = 0
-        self.left = 0  # jobs that wait at the end: held ones, and those that depend on them
-        self._busy = self.cluster.taken_cores  # where no cores are lent
+        self.left = 0  # jobs that wait at the end: held ones, and their dependents
+        self._busy = self.cluster.taken_cores  # only valid while no cores are lent
         self._changes: list[Change] = []
         self._coming: Iterator[Submission] = iter(())
         self._handlers = (self._node_down, self._node_up, self._submitted, self._ended, self._outlived)  # by kind
 
     @classmethod
     def of(cls, run: Run, recorder: Recorder, runs: dict[int, float], now: float,
-           kill: bool = False, rate: Rate | None = None, end: float = math.inf,
+           kill: bool = False, rate: SpeedModel | None = None, end: float = math.inf,
            due: bool = False, fit: bool = True) -> Simulator:
-        """Go on with a (copied) run at `now`. `runs` are the run times of its jobs, of those that run
-        from their start on, in seconds. With a `rate` what is left of them is work that is done at
-        their speed. `due`: there is something to decide at once; where nothing runs, there is.
-        Without `fit` jobs start up to the end, whether they would have ended by then or not."""
+        """Continue a (copied) run at `now`. `runs` are the run times of its jobs in seconds; those of running jobs
+        count from their starts. With a `rate`, the remaining time is work that is done at the jobs' speeds. `due`: a
+        decision is needed at once; it is in any case if nothing runs. Without `fit`, jobs start up to the end, even
+        if they would not have ended by then."""
         self = cls.__new__(cls)
         executor = VirtualExecutor(kill, rate, True, revises=run.expectations is not None)
         self._start_with(run, executor, recorder, end, fit)
         executor.runs.update(runs)
         for booking in run.state.cluster.running():
-            executor.go_on(Start(booking, False), now)
+            executor.resume_from(Start(booking, False), now)
         self.now = now
         wake = run.wake(now)
         at_once = due or not run.state.cluster.bookings
@@ -165,12 +164,12 @@ class Simulator:
         return self
 
     def run(self, submissions: Iterable[Submission]) -> None:
-        """Run all submissions (in order of time) to their ends."""
+        """Run all submissions (sorted by time) to their ends."""
         for _ in self.moments(submissions):
             pass
 
     def moments(self, submissions: Iterable[Submission]) -> Iterator[float]:
-        """Run them event by event: yields each moment after its scheduling step."""
+        """Run the submissions event by event; yield each time after its scheduling step."""
         self._coming = _in_order(submissions) if self._published else iter(submissions)
         self._await_submission()
         while True:
@@ -192,7 +191,7 @@ class Simulator:
         self.left = self.state.waiting
 
     def _next(self) -> float:
-        """When something happens next; infinity for never. Other rules alone are nothing that happens."""
+        """Return the time of the next event; infinity for never. A change of rules alone is not an event."""
         book = self.state.book
         time = self.executor.next_time()
         if self.wake < time:
@@ -204,7 +203,7 @@ class Simulator:
         return time
 
     def _handle(self, now: float) -> None:
-        """Handle the events of now, or the first of them where each has a decision of its own."""
+        """Handle the events of `now`, or only the first if each event has its own decision."""
         executor, handlers, pop = self.executor, self._handlers, heapq.heappop
         events = executor.events
         while events and events[0][0] <= now:
@@ -216,7 +215,7 @@ class Simulator:
                 return
 
     def _turn(self, now: float) -> None:
-        """Decide, after all that happens now."""
+        """Make the decisions after all events of `now`."""
         book, queue = self.state.book, self.queue
         if book.begins:
             book.begin(now)
@@ -229,16 +228,15 @@ class Simulator:
             self.progress(now, self.ended, len(queue))
 
     def _next_wake(self, now: float) -> float:
-        """When the next step is due although nothing may happen by then; not where nothing waits for a tick, or
-        none of it fits on an empty machine."""
+        """Return when the next step is due even if no event happens before; infinity if no job waits for a periodic
+        step, or no waiting job fits on the empty machine."""
         if self.scheduler.interval and (not self.queue.jobs or (
                 now == self.wake and not self._more and not self.cluster.bookings and not self.cluster.calendar)):
             return math.inf
         return self.subject.wake(now)
 
     def _change(self, make: Callable[[Cluster], Scheduler]) -> None:
-        """Another scheduler decides from now on, as live: jobs that run stay where they are, and what was
-        promised stays promised."""
+        """Replace the scheduler, as in a live run: running jobs stay where they are, and promised starts are kept."""
         run, before = self.subject, self.scheduler
         promised = before.promises(self.now, self.queue, self.cluster)
         self.scheduler = scheduler = make(self.cluster)
@@ -250,8 +248,8 @@ class Simulator:
         self.wake = self.now
 
     def _expire(self, now: float) -> bool:
-        """Running jobs whose expected ends have come leave their cores if they end now, or are expected
-        longer. Whether nothing else happens now."""
+        """Handle running jobs that have reached their expected ends: those that end now leave their cores, the others
+        get later expected ends. Return whether nothing else happens now."""
         for job_id in [job_id for _, job_id in itertools.takewhile(lambda each: each[0] <= now, self.cluster.ends)]:
             if self.executor.end_of(job_id) <= now:
                 self._left[job_id] = self._leave(job_id)
@@ -263,17 +261,17 @@ class Simulator:
             heapq.heappop(events)
         return self._next() > now
 
-    # What happens.
+    # Events.
 
     def _await_submission(self) -> None:
-        """The next submission is an event to come."""
+        """Plan the event of the next submission."""
         following = next(self._coming, None)
         self._more = following is not None
         if following is not None:
             self.executor.plan(following.job.submit, SUBMISSION + self._later, 0, following)
 
     def _submitted(self, event: Event) -> None:
-        """A job comes."""
+        """Handle the submission of a job."""
         submission: Submission = event.subject
         job = submission.job
         self.executor.runs[job.id] = submission.run
@@ -286,18 +284,18 @@ class Simulator:
             self.drop(self.state.submit([job], PLAIN if submission.plain else Details(
                 submission.after, submission.details.retries, held=submission.held,
                 more=submission.details.more)))
-        except (Infeasible, LifeError) as reason:
+        except (Infeasible, JobStateError) as reason:
             del self.executor.runs[job.id]
             self.state.submit([job], refused=True)
             self.state.end(job.id, JobState.REFUSED, self.now, str(reason))
             self.recorder.refused(job, str(reason))
         self._await_submission()
 
-    def put_off(self, jobs: Sequence[Job], now: float) -> None:
-        """Jobs that would not have ended by the end of the allocation are left."""
+    def postpone(self, jobs: Sequence[Job], now: float) -> None:
+        """Do nothing: jobs that would not have ended by the end of the allocation are left waiting."""
 
-    def drop(self, dropped: Iterable[Dropped], cause: str = "") -> None:
-        """Record the ends of jobs that will never run, and of those that depend on them."""
+    def drop(self, dropped: Iterable[DroppedJob], cause: str = "") -> None:
+        """Record the ends of jobs that will never run, and of their dependents."""
         jobs = list(dropped)
         for job, reason in jobs:
             jobs += self.state.end(job.id, JobState.CANCELLED, self.now, reason)
@@ -305,7 +303,7 @@ class Simulator:
             self.recorder.cancelled(job, reason, self.now)
 
     def start(self, start: Start, now: float) -> None:
-        """A job starts; those that lend cores to it run to other ends."""
+        """Start a job; the expected ends of jobs that lend cores to it change."""
         job = start[0][0]
         self._busy += job.request.cores
         asked = self.state.book.entries[job.id].asked
@@ -317,13 +315,13 @@ class Simulator:
         self.executor.start(start, now)
 
     def _outlived(self, event: Event) -> None:
-        """A job should have ended by now, and goes on."""
+        """Handle a running job that has reached its expected end: extend the expectation."""
         if self.expectations is not None:
             booking = self.expectations.correct(self.cluster, event.subject.job.id, self.now)
             self.executor.revise(event.subject, booking.expected_end, self.now)
 
     def _ended(self, event: Event) -> None:
-        """A job ends, by itself or at its walltime."""
+        """Handle the end of a job, by itself or at its walltime."""
         start: Start = event.subject
         now, job = self.now, start[0][0]
         killed = event.killed and self.executor.unfinished(job.id, now)
@@ -340,7 +338,7 @@ class Simulator:
             self._over(booking, start, JobState.COMPLETED)
 
     def _leave(self, job_id: int) -> Booking:
-        """A job leaves its cores."""
+        """Release the cores of a job."""
         booking = self.cluster.release(job_id)
         self._busy -= booking.job.request.cores
         if self.cluster.loans:
@@ -348,7 +346,7 @@ class Simulator:
         return booking
 
     def _over(self, booking: Booking, start: Start, how: JobState, reason: str = "") -> None:
-        """A job that ran will not run again."""
+        """Record the final end of a job that ran."""
         job_id = booking.job.id
         del self.executor.runs[job_id]
         self.ended += 1
@@ -358,8 +356,8 @@ class Simulator:
             self.drop(dropped)
 
     def _returned(self, booking: Booking, now: float) -> None:
-        """A job has left: what it had borrowed is its lenders' again, and what it left to those that
-        borrowed of it is theirs."""
+        """Settle the loans of a job that has left: its lenders get back the cores that it borrowed, and its borrowers
+        keep the cores that it lent."""
         if not shared(booking):
             return
         job_id = booking.job.id
@@ -368,16 +366,16 @@ class Simulator:
         for loan in loans:
             self.executor.reshaped(self.cluster.bookings[loan.lender], now)
         known = self.cluster.loans
-        among = {loan.lender for loan in loans} | known.borrowed_of(self.cluster, job_id)
-        for other, wide in known.growing(self.cluster, now, among) if among else ():
+        among = {loan.lender for loan in loans} | known.borrowers_of(self.cluster, job_id)
+        for other, wide in known.growable_jobs(self.cluster, now, among) if among else ():
             known.grow(self.cluster, other, wide, now)
             self.executor.reshaped(self.cluster.bookings[other], now)
 
     def _failed(self, start: Start, how: JobState, reason: str, intent: str) -> None:
-        """A job has left its cores and did not complete: it waits again, or not."""
+        """Handle a job that has left its cores without completing: requeue it, or record its end."""
         job_id, state = start.job.id, self.state
         entry = state.entry(job_id)
-        why, retry = waits_again(entry, how, reason, intent, True)
+        why, retry = requeue_reason(entry, how, reason, intent, True)
         if why:
             lost = {"lost": True} if intent == "node" and not retry else {}
             if entry.asked is not None:
@@ -387,11 +385,11 @@ class Simulator:
         self._over(start.booking, start, how, reason)
 
     def _node_up(self, event: Event) -> None:
-        """A node comes."""
+        """Handle a node that comes up."""
         self.state.cluster.set_up(event.subject, True)
 
     def _node_down(self, event: Event) -> None:
-        """A node is lost, and with it the jobs that run there."""
+        """Handle the loss of a node, and of the jobs that run there."""
         node = event.subject
         self.state.cluster.set_up(node, False)
         for job_id in self.cluster.jobs_on(node):

@@ -1,4 +1,4 @@
-"""Where a simulation's jobs come from: traces, queue files, and the jobs of an earlier run."""
+"""Workloads of a simulation: traces, queue files, and the jobs of an earlier run."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from vrm.model.measured.speedups import SpeedError, Speedups
 from vrm.results.job_columns import SIMULATED, JobFileError
 from vrm.results.jobs import JobRow, read_jobs, submitted
 from vrm.system import plugins
-from vrm.workload.added import load_all
+from vrm.workload.extension_fields import load_all
 from vrm.workload.columns import LONGEST
-from vrm.workload.following import QueueFollower
+from vrm.workload.queue_follower import QueueFollower
 from vrm.workload.grammar import LineError, QueueLine, parse_line
 from vrm.workload.replay import replay
 from vrm.workload.rows import Rows
@@ -36,8 +36,8 @@ class WorkloadError(ValueError):
 
 
 class JobsFile:
-    """A file of vrm's own with jobs, as a workload: `taken` counts the jobs that were taken, `dirt`, by reason, what
-    was left out. It does not say the machine, nor when it began."""
+    """A file in vrm's own format as a workload: `taken` counts the jobs used, `dirt`, by reason, what was left out.
+    It does not contain the size of the machine, nor the time when it began."""
 
     header: dict[str, str] = {}
     processors: int | None = None
@@ -53,11 +53,11 @@ class JobsFile:
 
 
 class QueueWorkload(JobsFile):
-    """The jobs of a vrm queue file, recorded or not: ids count from 0, the first job comes at 0.
+    """The jobs of a vrm queue file, recorded or not: ids count from 0, the first job is submitted at 0 s.
 
-    A job runs for its compact time where `speedups` know it, else for its estimate; lines that
-    are wrong are counted in `dirt`. Recorded delays are divided by `load`. Of the fields, cores,
-    priority, array, after, hold and retries count here; the others are kept for the record.
+    A job runs for its compact time if `speedups` have it, else for its estimate; wrong lines are counted in `dirt`.
+    Recorded delays are divided by `load`. Of the fields, cores, priority, array, after, hold and retries are used;
+    the others are only kept for the record.
     """
 
     def __init__(self, path: str | Path, rules: Selection = Selection(),
@@ -87,7 +87,7 @@ class QueueWorkload(JobsFile):
             ids = range(next_id, next_id + (wanted.jobs if isinstance(wanted, LineError)
                                             else len(wanted.fields.get("array", ())) or 1))
             next_id = ids.stop
-            if isinstance(wanted, LineError):  # it keeps its ids, as in a live run
+            if isinstance(wanted, LineError):  # a wrong line uses ids, as in a live run
                 self.dirt["lines that name no job"] = self.dirt.get("lines that name no job", 0) + 1
                 yield from (Submission(Job(job_id, wanted.app or "?", 1, 1.0, offset), 1.0,
                                        refused=f"{self.name}:{line.number}: {wanted}")
@@ -101,7 +101,7 @@ class QueueWorkload(JobsFile):
 
     def _of_line(self, wanted: QueueLine, ids: range, offset: float, named: dict[str, list[int]]
                  ) -> Iterator[Submission]:
-        """The jobs of a line, as far as they are wanted; `named` are the ids of those before by their names."""
+        """Yield the selected jobs of a line; `named` are the ids of earlier jobs by name."""
         fields, refused = wanted.fields, ""
         run = self.speedups.compact_time(wanted.app, wanted.procs) if self.speedups else None
         try:
@@ -122,11 +122,11 @@ class QueueWorkload(JobsFile):
 
 
 class RecordedRun(JobsFile):
-    """The jobs of an earlier run, live or simulated, with the run times that were measured.
+    """The jobs of an earlier run, live or simulated, with their measured run times.
 
-    Its own seconds are kept; jobs that never ran are left out and counted. Of what else they were
-    submitted with, all counts but `hold` (somebody released what ran, and nobody knows when) and
-    reservations, of which the file does not say more than the names.
+    Times are the seconds of that run; jobs that never ran are left out and counted. All submission data is used
+    except `hold` (a job that ran was released, at an unknown time) and reservations: the file has only their
+    names.
     """
 
     def __iter__(self) -> Iterator[Submission]:
@@ -147,7 +147,7 @@ class RecordedRun(JobsFile):
                 details = replace(details, more={name: value for name, value in details.more.items()
                                                  if name != "reservation"})
             if job.believed is not None:
-                job = job.but(expected=job.walltime)  # what is expected is for this run to say
+                job = job.but(expected=job.walltime)  # this run makes its own estimates
             found.append(Submission(job, row.end - row.start, details.after, details=details))
         found.sort(key=lambda one: (one.job.submit, one.job.id))
         for one in found[:self.rules.jobs]:
@@ -156,12 +156,12 @@ class RecordedRun(JobsFile):
 
     @property
     def says_more(self) -> bool:
-        """Whether it has columns behind `reason`."""
+        """Whether it has columns after `reason`."""
         with open(self.path, encoding="utf-8", errors="replace") as file:
             return file.readline().count(",") > SIMULATED.count(",")
 
     def _rows(self) -> Iterator[JobRow]:
-        """The rows, with errors that name what the user has named."""
+        """Yield the rows; errors name the file as the user did."""
         load_all()
         try:
             for row in read_jobs(self.path):
@@ -176,8 +176,8 @@ class RecordedRun(JobsFile):
             raise WorkloadError(str(error).replace(str(self.path), self.name)) from error
 
 
-class DrawnWorkload(Protocol):
-    """A workload that is drawn, as of `lublin:256:5000`: gives its jobs each time it is gone through."""
+class GeneratedWorkload(Protocol):
+    """A workload that is generated, as for `lublin:256:5000`: each iteration yields its jobs."""
 
     header: dict[str, str]
     processors: int | None
@@ -186,20 +186,20 @@ class DrawnWorkload(Protocol):
     dirt: dict[str, int]
 
     def __iter__(self) -> Iterator[Submission]:
-        """The jobs in the order of their submission."""
+        """Yield the jobs in the order of their submission."""
         ...
 
 
-Workload = Trace | QueueWorkload | RecordedRun | Rows | DrawnWorkload
+Workload = Trace | QueueWorkload | RecordedRun | Rows | GeneratedWorkload
 
 
 def open_workload(path: str | Path, rules: Selection = Selection(),
                   speedups: Speedups | None = None) -> Workload:
-    """The workload of a file: an SWF trace (18 columns), a `jobs.csv`, one of the formats that extensions add
-    (`vrm.formats`), or else a queue file; or one that an extension draws (`vrm.workloads`), for a text that begins
-    with its name and a colon. A pipe is read to its end first.
+    """Open the workload of a file: an SWF trace (18 columns), a `jobs.csv`, one of the formats that extensions add
+    (`vrm.formats`), or else a queue file; or a workload that an extension generates (`vrm.workloads`), for a text
+    that begins with its name and a colon. A pipe is first read to its end.
 
-    Raises WorkloadError when it cannot be read.
+    Raises WorkloadError if it cannot be read.
     """
     drawn = _drawn(str(path), rules)
     if drawn is not None:
@@ -223,7 +223,7 @@ def open_workload(path: str | Path, rules: Selection = Selection(),
         made = _workload(path, name, start, rules, speedups)
     except TraceError as error:
         raise WorkloadError(str(error)) from error
-    made.spool = spool  # which is removed with the workload
+    made.spool = spool  # deleted together with the workload
     return made
 
 
@@ -233,7 +233,8 @@ _MARKS = {codecs.BOM_UTF8: "UTF-8", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UT
 
 
 def processors_of(source: Any, remedy: str) -> int:
-    """The processors of the machine that a workload is of; WorkloadError with the remedy where it does not say."""
+    """Return the number of processors of a workload's machine. Raises WorkloadError, with the remedy, if it is
+    unknown."""
     processors: int | None = getattr(source, "processors", None)
     if processors is None:
         name = getattr(source, "name", "")
@@ -243,8 +244,8 @@ def processors_of(source: Any, remedy: str) -> int:
 
 
 def _spooled(path: Path) -> Any:
-    """A temporary file with all that a pipe gives, since workloads are read more than once; None
-    for a file. Raises WorkloadError for a device."""
+    """Return a temporary file with the whole content of a pipe, since workloads are read more than once; None for a
+    file. Raises WorkloadError for a device."""
     kind = os.stat(path).st_mode
     if stat.S_ISCHR(kind) or stat.S_ISBLK(kind):
         raise WorkloadError(f"{path}: a device, not a file; name {WANTED}")
@@ -259,7 +260,7 @@ def _spooled(path: Path) -> Any:
 
 def _workload(path: Path, name: str, start: bytes, rules: Selection,
               speedups: Speedups | None) -> Trace | QueueWorkload | RecordedRun | Rows:
-    """The workload of a file that begins like this."""
+    """Return the workload of a file that begins with `start`."""
     _check_text(name, start)
     text = start.decode("utf-8", "replace")
     if text.startswith("id,app,"):
@@ -279,7 +280,7 @@ def _workload(path: Path, name: str, start: bytes, rules: Selection,
 
 
 def _check_text(name: str, start: bytes) -> None:
-    """Raise WorkloadError unless a file that begins like this is a text of lines."""
+    """Raise WorkloadError unless a file that begins with `start` is text with lines."""
     if not start:
         raise WorkloadError(f"{name}: empty; name {WANTED}")
     mark = next((mark for mark in _MARKS if start.startswith(mark)), None)
@@ -294,40 +295,41 @@ def _check_text(name: str, start: bytes) -> None:
                             f"`tr '\\r' '\\n' < {name} > NEW`")
 
 
-def is_drawn(text: str) -> bool:
-    """Whether a text such as `lublin:256:5000` names a workload that an extension draws, and not a file."""
+def is_generated(text: str) -> bool:
+    """Return whether a text such as `lublin:256:5000` names a workload that an extension generates, and not a
+    file."""
     name, colon, _ = text.partition(":")
     if not colon or not name.isidentifier() or os.path.exists(text):
         return False
     try:
         return plugins.find("vrm.workloads", name) is not None
     except plugins.PluginError:
-        return True  # two packages draw it: opening it says so
+        return True  # two packages have this name: opening it reports that
 
 
-def _drawn(text: str, rules: Selection) -> DrawnWorkload | None:
-    """The workload that an extension draws; None where none has this name."""
-    if not is_drawn(text):
+def _drawn(text: str, rules: Selection) -> GeneratedWorkload | None:
+    """Return the workload that an extension generates; None if none has this name."""
+    if not is_generated(text):
         return None
     try:
         plugin = plugins.find("vrm.workloads", text.partition(":")[0])
-        assert plugin is not None  # as `is_drawn` says
+        assert plugin is not None  # checked by `is_generated`
         make = plugins.load(plugin)
     except plugins.PluginError as error:
         raise WorkloadError(str(error)) from error
     try:
-        made: DrawnWorkload = make(text, rules)
+        made: GeneratedWorkload = make(text, rules)
     except WorkloadError:
         raise
-    except Exception as error:  # it is somebody else's program, which may raise anything
+    except Exception as error:  # foreign code, which may raise anything
         raise WorkloadError(str(plugins.failed(plugin, error))) from error
     return made
 
 
 @functools.cache
 def _forms(packages: bool) -> Sequence[type[Rows]]:
-    """The workload formats that extensions add, with those of installed `packages` or without: classes with a
-    `tells(line)`, which is asked with the first line of a file."""
+    """Return the workload formats that extensions add, with or without those of installed `packages`: classes whose
+    method `tells(line)` checks the first line of a file."""
     if not packages:
         return [plugins.load(plugin) for plugin in plugins.own("vrm.formats")]
     found: list[type[Rows]] = []
@@ -336,7 +338,7 @@ def _forms(packages: bool) -> Sequence[type[Rows]]:
 
 
 def _is_row(line: str) -> bool:
-    """Whether a line is one of a trace: many fields, of which the first are numbers."""
+    """Return whether a line is a row of a trace: many fields, and the first ones are numbers."""
     words = line.split()
     try:
         [float(word) for word in words[:3]]
@@ -346,7 +348,7 @@ def _is_row(line: str) -> bool:
 
 
 def _check_queue(name: str, text: str) -> None:
-    """Raise WorkloadError unless a line of the beginning of a queue file names a job."""
+    """Raise WorkloadError unless a line in the beginning of a queue file describes a job."""
     wrong = ""
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].strip()
@@ -362,4 +364,4 @@ def _check_queue(name: str, text: str) -> None:
 
 
 ERRORS = (WorkloadError, TraceError, JobFileError, SpeedError)
-"""What can be wrong with a simulation's files; each is one message for the user."""
+"""Errors of a simulation's files; the text of each is a complete message for the user."""

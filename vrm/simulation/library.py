@@ -1,5 +1,5 @@
-"""One call that runs a workload under a policy: what the command, the matrix of runs and users'
-own programs stand on."""
+"""Run a workload under a policy with one call. The command `vrm simulate`, experiment matrices and users' own
+programs use this module."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vrm.model.machine import Machine
 from vrm.model.queues import NO_QUEUES, Queues
 from vrm.model.rules import Rules
 from vrm.model.measured.speedups import Speedups
-from vrm.results.added import load_columns
+from vrm.results.extension_columns import load_columns
 from vrm.results.job_columns import COMPUTED
 from vrm.run.expectations import Expectations
 from vrm.scheduling.compose import checked, compose
@@ -31,14 +31,14 @@ from vrm.scheduling.registry import PolicyError, own_name, shortened
 from vrm.scheduling.scheduler import Scheduler
 from vrm.simulation.arguments import File, Measurements, Recording, Timetable, by_name, read_machine
 from vrm.simulation.engine import Simulator
-from vrm.simulation.executor import Rate
+from vrm.simulation.executor import SpeedModel
 from vrm.simulation.inputs import WorkloadError, open_workload, processors_of
 from vrm.simulation.old_keywords import with_old_keywords
 from vrm.simulation.outcome import Outcome
 from vrm.simulation.results import Results
 from vrm.system import plugins
 from vrm.system.memory import rare_collections
-from vrm.workload.added import load_all
+from vrm.workload.extension_fields import load_all
 from vrm.workload.submission import Submission
 from vrm.workload.columns import LONGEST
 from vrm.workload.swf import LARGEST_ID, Selection
@@ -56,23 +56,23 @@ def simulate(workload: File | Iterable[Submission], machine: File | Machine | No
     `workload`: a trace (SWF, also .gz), a table or log of a site, a queue file, the jobs.csv of a run, the text
     `lublin:PROCESSORS:JOBS[:SEED]`, or submissions in order of time. Times are seconds of the workload.
 
-    `machine`: `Machine.of(nodes, sockets, cores)` for equal nodes, a `Machine` of others, or a machine file
-    (`vrm.config.machine`). None takes the processors of the trace's header as nodes of one core.
+    `machine`: `Machine.of(nodes, sockets, cores)` for equal nodes, a `Machine` of different nodes, or a machine file
+    (`vrm.config.machine`). None uses the processors of the trace's header as nodes of one core.
 
     `rules`: how the run schedules, a `Rules`; by default FCFS, EASY and pack. Its policies are names or objects:
     `algorithm` a name, an expression, or a function `utility(job, now, nodes)`, highest first; `backfill` a name, a
-    number of reservations, or an object with `schedule(step)`; `policy` a name, or a function
-    `policy(cluster, heatmap)`; `node_order`, for a policy given by name, a name, or a function
-    `mine(job, view, node)`, lowest first; `estimates` a name, or an object with `expected(job)` and
-    `learn(job, run)`. `queues` may be keys by the names of queues, `{"debug": {"max_running": 2}}`.
+    number of reservations, or an object with `schedule(step)`; `policy` a name, or a function `policy(cluster,
+    heatmap)`; `node_order`, for a policy given by name, a name, or a function `mine(job, view, node)`, lowest first;
+    `estimates` a name, or an object with `expected(job)` and `learn(job, run)`. `queues` may be keys by the names of
+    queues, `{"debug": {"max_running": 2}}`.
 
-    `selection`: which jobs of a workload in a file are taken, and how they are changed. `measured`: heatmap,
-    speed-ups, run times and energy that were measured before. `timetable`: lost nodes, reservations, the end of the
-    allocation and what else happens at known times. `record`: what is written where, and what of the run is in the
-    averages.
+    `selection`: which jobs of a workload file are used, and how they are changed. `measured`: heatmap, speed-ups, run
+    times and energy from earlier measurements. `timetable`: lost nodes, reservations, the end of the allocation and
+    other events at known times. `record`: which files are written, and which part of the run is in the averages.
 
-    `progress(now, ended, waiting)` is called now and then; its `watch(workload)`, if it has one, in the beginning.
-    KeyboardInterrupt ends the run early: the outcome has `interrupted` and what has ended until then.
+    `progress(now, ended, waiting)` is called from time to time; its `watch(workload)`, if it has one, once at the
+    start. KeyboardInterrupt ends the run early: the outcome then has `interrupted` set, and contains the jobs that
+    had ended.
 
     Raises WorkloadError and others of `vrm.simulation.inputs.ERRORS` for the workload, PolicyError for the rules,
     ConfigError (`vrm.config.problems`) for a machine file or an energy file, HistoryError for earlier runs, OSError
@@ -95,7 +95,7 @@ def simulate(workload: File | Iterable[Submission], machine: File | Machine | No
 
 
 def open_source(workload: Any, selection: Selection, rules: Rules, speedups: Speedups | None) -> Any:
-    """Open the workload of a file; submissions are returned as they are. Raises WorkloadError."""
+    """Open the workload of a file; submissions are returned unchanged. Raises WorkloadError."""
     if not isinstance(workload, (str, Path)):
         return workload
     return open_workload(workload, replace(selection, keep_estimates=selection.keep_estimates or rules.kill), speedups)
@@ -103,14 +103,15 @@ def open_source(workload: Any, selection: Selection, rules: Rules, speedups: Spe
 
 def cluster_of(source: Any, machine: File | Machine | None, queues: Queues = NO_QUEUES,
                measured: Measurements = Measurements()) -> Cluster:
-    """Return the machine on which a workload runs, with what programs draw there; the workload is fitted to it: from
-    a file it gives what is of use there. Raises ConfigError, and WorkloadError where nobody says its nodes."""
+    """Return the cluster on which a workload runs, with the power that programs draw there. A workload file is
+    adapted to it: it then yields only what this machine can use. Raises ConfigError, and WorkloadError if the number
+    of nodes is unknown."""
     described = read_machine(machine)
     nodes = described.nodes or Machine.of(processors_of(
         source, "give nodes, sockets and cores (--nodes N --sockets S --cores C), or a machine file (--machine FILE)")
         ).nodes
     cluster = Cluster(queues.marked(nodes), described.licences)
-    for queue, names in queues.strangers(cluster.nodes).items():
+    for queue, names in queues.unknown_nodes(cluster.nodes).items():
         raise PolicyError(f"queue {queue}: no node is called {names[0]}; the nodes are "
                           f"{cluster.nodes[0].name} to {cluster.nodes[-1].name}")
     cluster.programs = measured.programs()
@@ -120,19 +121,20 @@ def cluster_of(source: Any, machine: File | Machine | None, queues: Queues = NO_
 
 
 class Engine(Protocol):
-    """What an extension has instead of the loop of events: `events` are those that there were, and `left` the jobs that
-    wait still."""
+    """An extension's replacement of the event loop: `events` is the number of events, `left` the number of jobs that
+    still wait."""
 
     events: int
     left: int
 
     def run(self) -> None:
-        """Carry it out."""
+        """Run the simulation."""
 
 
 @cache
 def engines() -> list[Callable[[ComposedSimulation, Progress | None], Engine | None]]:
-    """The engines of extensions: each is given a simulation, and gives nothing where it does not take that."""
+    """Return the engines of extensions: each is called with a simulation, and returns None if it does not support
+    it."""
     found: list[Callable[[ComposedSimulation, Progress | None], Engine | None]] = []
     plugins.use("vrm.engines", (), lambda plugin, make: found.append(make))
     return found
@@ -140,9 +142,9 @@ def engines() -> list[Callable[[ComposedSimulation, Progress | None], Engine | N
 
 @dataclass
 class ComposedSimulation:
-    """A simulation that is composed, and what comes out of it."""
+    """A simulation with all its parts, and its results."""
 
-    workload: Any  # as it was given
+    workload: Any  # as the caller gave it
     source: Any
     rules: Rules
     cluster: Cluster
@@ -152,10 +154,10 @@ class ComposedSimulation:
     record: Recording
     heatmap: Heatmap | None
     speedups: Speedups | None
-    speeds: Rate | None = None
+    speeds: SpeedModel | None = None
     sharing: Any = None
     bookings: Any = None
-    more: bool = False  # whether the lines of jobs have more columns
+    more: bool = False  # whether the lines of jobs have columns after `reason`
     interrupted: bool = False
 
     def __post_init__(self) -> None:
@@ -183,7 +185,7 @@ class ComposedSimulation:
         self.more = more or bool(COMPUTED) or self.expectations is not None or self.powered or self.sharing is not None
 
     def run(self, progress: Progress | None) -> Outcome:
-        """Carry it out."""
+        """Run the simulation and return its outcome."""
         with ExitStack() as stack:
             self._begin(stack)
             begun = time.perf_counter()
@@ -196,7 +198,7 @@ class ComposedSimulation:
             return self._outcome(time.perf_counter() - begun)
 
     def _begin(self, stack: ExitStack) -> None:
-        """Begin the record."""
+        """Open the files and make the recorder."""
         nodes, (jobs, evalys) = self.cluster.nodes, self.record.files(stack, self.workload)
         places = self.record.places or ("full" if len(nodes) <= 1024 else "nodes")
         name = Path(self.workload).name if isinstance(self.workload, (str, Path)) else "workload"
@@ -205,7 +207,7 @@ class ComposedSimulation:
         stack.callback(self.results.close)
 
     def _carry_out(self, progress: Progress | None) -> None:
-        """Run by the first engine of an extension that takes this simulation, else by the loop of events."""
+        """Run with the first engine of an extension that supports this simulation, else with the event loop."""
         for make in engines():
             engine = make(self, progress)
             if engine is not None:
@@ -215,8 +217,8 @@ class ComposedSimulation:
 
     @property
     def besides(self) -> Mapping[str, Any]:
-        """What there may be besides a workload that is scheduled, by what it is: an engine that does not know all of
-        it must not take the simulation."""
+        """Features of this simulation beyond scheduling a workload, by name: an engine that does not know one that is
+        in use must not run the simulation."""
         timetable = self.timetable
         return {"what is written of jobs": self.results.needs_bookings, "watchers": self.cluster.watchers,
                 "speeds": self.speeds, "lost nodes": timetable.outages, "an end": timetable.end < math.inf,
@@ -225,8 +227,8 @@ class ComposedSimulation:
                 "the order of events": self.rules.events == "published"}
 
     def forget(self) -> None:
-        """Be as before an engine has read the workload, which does not take it: the policy, too, has seen jobs that
-        have not come yet."""
+        """Restore the initial state after an engine has read the workload without supporting it. The policy is made
+        again, too, because it has seen jobs that are not submitted yet."""
         self.results.forget()
         self.scheduler = compose(_on_whole_nodes(self.rules), self.cluster, self.heatmap)
 
@@ -256,7 +258,7 @@ class ComposedSimulation:
             "held": self.engine.left,
             **({"unmatched_speeds": self.speeds.unmatched()} if self.speedups is not None and self.speeds else {}),
             **({"recorded": {"jobs": len(waited), "average_wait": math.fsum(waited.values()) / len(waited)}}
-               if waited else {}),  # by the log that the workload is
+               if waited else {}),  # real waiting times, if the workload is a log
             "start_hash": results.start_hash(),
             "refusals": dict(results.refusals),
             "events": self.engine.events,
@@ -266,7 +268,7 @@ class ComposedSimulation:
         return Outcome(summary, results, self.cluster, dict(getattr(self.source, "dirt", {})), self.interrupted, used)
 
     def _ruled(self) -> dict[str, Any]:
-        """The rules for the summary, with the names of policies."""
+        """Return the rules for the summary, with the names of policies."""
         rules, scheduler, order = self.rules, self.scheduler, self.rules.node_order
         return replace(rules, algorithm=scheduler.ordering.name, backfill=scheduler.dispatcher.name,
                        policy=scheduler.policy.name, node_order=order if isinstance(order, str) else own_name(order),
@@ -274,9 +276,9 @@ class ComposedSimulation:
 
 
 def choices_of(settings: Any, **options: Any) -> dict[str, Any]:
-    """Return what a configuration (`vrm.config.schema.Settings`; None for none) says for a simulation, as arguments
-    of `simulate`; a geometry of `auto` is left to the workload. `options`, by the flat names of `by_name`, come
-    first; a machine says which nodes there are."""
+    """Return arguments of `simulate` from a configuration (`vrm.config.schema.Settings`, or None). A geometry of
+    `auto` is left to the workload. `options`, with the field names of `by_name`, override it; a machine option
+    replaces its nodes."""
     chosen: dict[str, Any] = {}
     if settings is not None:
         chosen = {**vars(settings.rules), "heatmap": settings.applications.heatmap,
@@ -289,7 +291,8 @@ def choices_of(settings: Any, **options: Any) -> dict[str, Any]:
 
 
 def described(workload: str | Path, outcome: Outcome) -> dict[str, Any]:
-    """An outcome as data for JSON: the workload, the machine, the summary and what went wrong."""
+    """Return an outcome as data for JSON: the workload, the machine, the summary, the counts of dropped and changed
+    rows, and whether it was interrupted."""
     nodes = outcome.cluster.nodes
     machine: dict[str, Any] = {"nodes": len(nodes), "sockets": len(nodes[0].sockets),
                                "cores": nodes[0].sockets[0], "all_cores": outcome.cluster.cores}
@@ -305,20 +308,21 @@ def described(workload: str | Path, outcome: Outcome) -> dict[str, Any]:
 
 
 def write_summary(directory: Path, workload: str | Path, outcome: Outcome) -> None:
-    """Write summary.json beside the jobs.csv of an outcome; equal runs write equal files."""
+    """Write summary.json next to the jobs.csv of an outcome; equal runs write equal files."""
     kept = {key: value for key, value in described(workload, outcome).items()
             if key not in ("simulated_seconds", "jobs_per_second")}
     (directory / "summary.json").write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
 
 
 def _on_whole_nodes(rules: Rules) -> Rules:
-    """The rules; where all jobs run on whole nodes, with the placement that counts nodes and places as pack does."""
+    """Return the rules; if all jobs run on whole nodes, with the policy `compact`, which counts nodes and places jobs
+    like pack."""
     whole = rules.malleable and str(rules.policy).lower() == "pack" and rules.node_order == AUTO
     return replace(rules, policy="compact") if whole else rules
 
 
 def _malleable(source: Any, workload: Any, rules: Rules, cluster: Cluster) -> Any:
-    """The workload, with the share of malleable jobs that the rules say. Raises PolicyError."""
+    """Return the workload with the share of malleable jobs that the rules set. Raises PolicyError."""
     if not rules.malleable:
         return source
     try:
@@ -330,7 +334,7 @@ def _malleable(source: Any, workload: Any, rules: Rules, cluster: Cluster) -> An
 
 
 def _checked(submissions: Iterable[Submission]) -> Iterator[Submission]:
-    """A user's own submissions; WorkloadError where time would go backwards or stand still."""
+    """Yield a user's own submissions. Raises WorkloadError if their times are out of range or not in order."""
     before = 0.0
     for one in submissions:
         if not isinstance(one, Submission):
@@ -348,8 +352,8 @@ def _checked(submissions: Iterable[Submission]) -> Iterator[Submission]:
 
 
 def _fitted(rules: Selection, cluster: Cluster, limited: bool) -> Selection:
-    """The rules for this machine: memory counts where it has some, and if `limited`, jobs are dropped
-    that are larger than it (traces have such dirt)."""
+    """Return the selection for this machine: memory is used if the machine has some, and if `limited`, jobs larger
+    than the machine are dropped (traces contain such errors)."""
     names = frozenset(name for one in cluster.classes for name in one.node.resources)
     largest = cluster.cores if limited and rules.largest is None else rules.largest
     features = frozenset[str]().union(*(one.node.features for one in cluster.classes))

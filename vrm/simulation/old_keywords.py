@@ -1,5 +1,5 @@
-"""The keywords that `simulate` had before it took objects: each is a field of one of these now. They go on to work
-for one more version, with a warning."""
+"""The old keywords of `simulate`, from before it took objects: each is now a field of one of these. They work for one
+more version, with a warning."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def with_old_keywords(simulate: Function) -> Function:
-    """Return the function for calls with the old keywords, too; a DeprecationWarning says their new form."""
+    """Return the function with support for old keywords; a DeprecationWarning shows their new form."""
     @wraps(simulate)
     def call(*given: Any, **keywords: Any) -> Any:
         named = {"selection" if isinstance(value, Selection) else name: value for name, value in keywords.items()}
@@ -28,7 +28,7 @@ def with_old_keywords(simulate: Function) -> Function:
 
 
 def _new_form(named: Mapping[str, Any]) -> str:
-    """`simulate(workload, machine=Machine.of(nodes=...), rules=Rules(backfill=...))`."""
+    """Return the new form, as `simulate(workload, machine=Machine.of(nodes=...), rules=Rules(backfill=...))`."""
     parts: dict[str, list[str]] = {"workload": []}
     for name in named:
         parts.setdefault(FIELDS.get(name, name), []).extend([f"{name}=..."] * (name in FIELDS))

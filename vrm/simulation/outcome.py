@@ -1,4 +1,4 @@
-"""What a simulation gives back to a user's program: metrics, jobs, tables for other tools."""
+"""The result of a simulation for users' programs: metrics, jobs, and tables for other tools."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SWF_STATUS = {"completed": 1, "timeout": 0}
 
 
 class Jobs(Sequence[ResultRow]):
-    """The jobs that ran, in the order of their ends; made as they are asked for."""
+    """The jobs that ran, in the order of their ends; each is made when it is accessed."""
 
     def __init__(self, results: Results) -> None:
         self._results = results
@@ -48,9 +48,8 @@ class Jobs(Sequence[ResultRow]):
 class Outcome:
     """A finished (or interrupted) simulation.
 
-    `summary` holds the metrics (see `vrm.results.summary.summarise`) and how the run went; `dirt`
-    counts, by reason, the rows of the workload that were dropped or changed. `efficiency` is there
-    where it was asked for.
+    `summary` holds the metrics (see `vrm.results.summary.summarise`) and facts about the run; `dirt` counts, by
+    reason, the rows of the workload that were dropped or changed. `efficiency` is None unless it was requested.
     """
 
     summary: dict[str, Any]
@@ -62,13 +61,13 @@ class Outcome:
 
     @property
     def jobs(self) -> Jobs:
-        """The jobs that ran, in the order of their ends: a sequence of
-        `vrm.simulation.results.ResultRow`, times in seconds of the workload."""
+        """The jobs that ran, in the order of their ends: a sequence of `vrm.simulation.results.ResultRow`, times in
+        seconds of the workload."""
         return Jobs(self.results)
 
     def columns(self) -> dict[str, Any]:
-        """The jobs that ran as columns: arrays of numpy, texts as lists, by the names of `ResultRow`,
-        and `wait` and `run` (s)."""
+        """Return the jobs that ran as columns: numpy arrays, or lists of texts, by the field names of `ResultRow`,
+        and also `wait` and `run` (s)."""
         import numpy as np
         rows = list(self.jobs)
         found: dict[str, Any] = {}
@@ -79,12 +78,12 @@ class Outcome:
         return found
 
     def moments(self) -> dict[str, Any]:
-        """The state after each moment at which something happened, as arrays of numpy: `time` (s),
-        `queued` jobs, `cores_queued` that they want, `cores_busy`."""
+        """Return the state after each time at which something happened, as numpy arrays: `time` (s), number of
+        `queued` jobs, `cores_queued` that they request, `cores_busy`."""
         return self.results.moments()
 
     def write_moments(self, path: str | Path) -> int:
-        """Write `moments` as CSV; returns the number of its rows."""
+        """Write `moments` as CSV; return the number of rows."""
         found = self.moments()
         rows = zip(*(values.tolist() for values in found.values()))
         with open(path, "w", encoding="ascii", newline="\n") as out:
@@ -93,9 +92,9 @@ class Outcome:
         return len(found["time"])
 
     def to_pandas(self) -> Any:
-        """The jobs that ran as a DataFrame of pandas: `columns`, with the job's id as index.
+        """Return the jobs that ran as a pandas DataFrame: `columns`, with the job's id as index.
 
-        Raises ImportError with the fix where pandas is not installed: vrm does not need it.
+        Raises ImportError, with the fix, if pandas is not installed: vrm does not need it.
         """
         try:
             from pandas import DataFrame
@@ -106,10 +105,10 @@ class Outcome:
         return DataFrame(self.columns()).set_index("id")
 
     def plot(self) -> Any:
-        """A figure of matplotlib over the time of the run (hours): the cores that were busy below those that there
-        are, and the jobs that waited. A notebook shows it; `plot().savefig("run.png")` keeps it.
+        """Return a matplotlib figure over the time of the run (hours): the busy cores with the number of all cores,
+        and the waiting jobs. A notebook shows it; `plot().savefig("run.png")` saves it.
 
-        Raises ImportError with the fix where matplotlib is not installed.
+        Raises ImportError, with the fix, if matplotlib is not installed.
         """
         try:
             from matplotlib.figure import Figure
@@ -129,11 +128,11 @@ class Outcome:
         return figure
 
     def write_swf(self, path: str | Path) -> int:
-        """Write the jobs that ran as a trace (SWF; compressed where the name ends in .gz), with
-        the waits and run times of this run; returns the number of its rows.
+        """Write the jobs that ran as a trace (SWF; compressed if the name ends in .gz), with the waits and run times
+        of this run; return the number of rows.
 
-        A job's processors are the cores that it held. Programs and users that are no numbers get
-        one; the header says which (`Note`).
+        A job's processors are the cores that it held. Programs and users whose names are not numbers get a number;
+        the header lists them (`Note`).
         """
         rows = sorted(self.jobs, key=lambda row: (row.submit, row.id))
         found = {row.id: row for row in rows}
@@ -148,7 +147,7 @@ class Outcome:
             status=lambda job: _SWF_STATUS[found[job].status], names=rows)
 
     def _repr_html_(self) -> str:
-        """For notebooks: how it ran, and the metrics with their distributions."""
+        """Return HTML for notebooks: the policies, and the metrics with their distributions."""
         summary = self.summary
         heads = ("mean", "median", "p95", "maximum")
         lines = [f"<tr><th style='text-align:left'>{html.escape(name)}</th><td colspan=4 "

@@ -1,7 +1,7 @@
-"""Writes what a simulation leaves of each job: lines of `jobs.csv`, and the columns of evalys.
+"""Write the lines of `jobs.csv` of a simulation.
 
-Texts cost a quarter of a simulation's time, so that another process makes them where there is a
-second processor (`WriterProcess`).
+Making these texts takes a quarter of a simulation's time. Therefore another process makes them if there is a second
+processor (`WriterProcess`).
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from collections.abc import Iterable, Sequence
 
 from vrm.model.node import Node
 from vrm.model.placement import CoreLayout, Placement
-from vrm.model.forms.placement_forms import Values, of_values, width_of
+from vrm.model.forms.placement_formats import Values, of_values, width_of
 from vrm.model.quantities import seconds_text
 from vrm.results.job_columns import SIMULATED, header, pattern, places_cell, TextCells
-from vrm.results.places import PlacementText
+from vrm.results.placement_text import PlacementText
 
 JobTuple = tuple[Any, ...]
-"""A job that ran: id, application, ranks, submission, start, end, estimate, status, whether it
-was exclusive and whether backfilled, and the values of its placement."""
+"""A job that ran: id, application, ranks, submission, start, end, estimate, status, whether it was exclusive, whether
+it was backfilled, and the values of its placement."""
 
 _SIZE = 8
-"""Bytes of the length that goes before each batch of rows to another process."""
+"""Bytes of the length field before each batch of rows that is sent to the other process."""
 
 _SET_PIPE_SIZE = 1031  # Linux; `fcntl` has its name from Python 3.10 on
 
@@ -40,29 +40,29 @@ _LINE = pattern(exit_code="", app_time="", binding="unbound", reason="") + "%s\n
 
 
 Batch = tuple[int, int, bytes, bytes, list[str]]
-"""How many jobs have ended in all; how many have started since the batch before, or were refused; of
-these, as the bytes of arrays, id, ranks, application and how it was (0, OVERTOOK, or -1: refused), and
-submission, start, end and estimate; and the applications that are new. Values that `marshal` takes."""
+"""The number of all ended jobs; the number of jobs that have started, or were refused, since the batch before; then
+of these jobs, as the bytes of arrays: id, ranks, application and how (0, OVERTOOK, or -1: refused), and submission,
+start, end and estimate; and the new applications. Values that `marshal` accepts."""
 
 
-class PlacesJobs(Protocol):
-    """Finds the places of the jobs of a run by counting, and makes their lines."""
+class LineMaker(Protocol):
+    """Finds the placements of jobs in a run by counting, and makes their lines."""
 
     def made(self, batch: Batch, refused: list[str]) -> list[str]:
-        """The lines of the jobs that have ended since the batch before; `refused` are those of jobs that
-        were refused, in order."""
+        """Return the lines of the jobs that have ended since the batch before; `refused` are the lines of refused
+        jobs, in order."""
 
 
 class JobLines:
-    """Writes lines of `jobs.csv` to a text file, whose header it writes at once.
+    """Writes lines of `jobs.csv` to a text file; it writes the header at once.
 
-    `places` tells how much of a job's place is written (see `vrm.simulation.results.Results`).
-    With `more`, rows end with the text of the columns behind `reason`.
+    `places` is the part of a job's placement that is written (see `vrm.simulation.results.Results`). With `more`,
+    rows end with the text of the columns after `reason`.
     """
 
     _wide = False
-    placer: PlacesJobs | None = None
-    """For a run by counting: what is written are its batches, with the lines of refused jobs."""
+    placer: LineMaker | None = None
+    """Set in a run by counting: then batches are written, with the lines of refused jobs."""
 
     def __init__(self, nodes: Sequence[Node], out: TextIO, places: str, more: bool = False) -> None:
         self._wide = more
@@ -74,7 +74,7 @@ class JobLines:
         out.write(header() if more else SIMULATED)
 
     def write(self, rows: Iterable[Any]) -> None:
-        """Write rows, or lines that are made already."""
+        """Write rows, or finished lines."""
         if self.placer is not None:
             rows = self.placer.made(*rows)
         if self._wide:
@@ -82,11 +82,11 @@ class JobLines:
         self._out.write("".join([row if isinstance(row, str) else self._line(row) for row in rows]))
 
     def flush(self) -> None:
-        """Hand all lines to the file."""
+        """Pass all lines to the file."""
         self._out.flush()
 
     def close(self) -> None:
-        """Nothing is left to do: the file is its owner's."""
+        """Do nothing: the caller closes the file."""
 
     def _line(self, row: JobTuple, more: str = "") -> str:
         job_id, app, procs, *times, status, exclusive, backfilled, place = row
@@ -97,34 +97,34 @@ class JobLines:
                         '1' if backfilled else '0', places_cell(nodes), places_cell(cores), more)
 
     def _place(self, place: Values) -> tuple[str, str]:
-        """The columns `nodes` and `cores`, as far as they are wanted. Where ranks have several
-        cores, the column says how many there are, and is always there."""
+        """Return the columns `nodes` and `cores`, as far as they are requested. If ranks have several cores, the
+        column `cores` includes their number, and is always written."""
         wide = width_of(place) > 1
         return ("", "") if self.places == "none" and not wide else self.place(of_values(place, self._layout), wide)
 
     def place(self, placement: Placement, wide: bool = False) -> tuple[str, str]:
-        """The same of a placement, of which something is wanted."""
+        """Return the columns `nodes` and `cores` of a placement, unless `places` is `none`."""
         if self.places == "nodes" and not wide:
             return self.text.nodes(placement), ""
         return self.text.columns(placement)
 
 
 class WriterProcess:
-    """Has `lines` written by a process of its own, which ends with this one.
+    """Writes rows to `lines` in a separate process, which ends with this one.
 
-    Errors of writing are raised by whatever follows them.
+    Write errors are raised by a later call.
     """
 
     @staticmethod
     def possible() -> bool:
-        """Whether there is a processor for it, and no thread that a fork would cut off."""
+        """Return whether there is a free processor, and no other thread, which a fork would not copy."""
         return (hasattr(os, "fork") and threading.active_count() == 1
                 and len(os.sched_getaffinity(0)) > 1)
 
     def __init__(self, lines: JobLines) -> None:
-        lines.flush()  # what is in a buffer now must not be written twice
+        lines.flush()  # buffered text must not be written twice
         rows, self._rows = os.pipe()
-        with suppress(OSError):  # where the system allows no more, the pipe stays as it was
+        with suppress(OSError):  # if the system allows no more, the pipe keeps its size
             fcntl.fcntl(self._rows, _SET_PIPE_SIZE, 1 << 20)
         self._complaint, complaint = os.pipe()
         self._child = os.fork()
@@ -136,14 +136,14 @@ class WriterProcess:
 
     @staticmethod
     def _serve(lines: JobLines, rows: int, complaint: int) -> NoReturn:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the rows of an interrupted run count
-        gc.disable()  # it would look at, and so copy, all that this process shares with the other
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the rows of an interrupted run are still written
+        gc.disable()  # a collection would touch, and so copy, all memory that is shared with the other process
         code = 1
         try:
             with open(rows, "rb") as source:
                 while True:
                     size = int.from_bytes(source.read(_SIZE), "little")
-                    batch = source.read(size)  # at once: marshal.load would ask for every number
+                    batch = source.read(size)  # in one read: marshal.load would read every number separately
                     if not size or len(batch) < size:
                         break
                     lines.write(marshal.loads(batch))
@@ -155,7 +155,7 @@ class WriterProcess:
             os._exit(code)
 
     def write(self, rows: list[Any]) -> None:
-        """Have rows written."""
+        """Send rows to the process."""
         batch = marshal.dumps(rows)
         data = memoryview(len(batch).to_bytes(_SIZE, "little") + batch)
         try:
@@ -166,11 +166,11 @@ class WriterProcess:
             raise
 
     def flush(self) -> None:
-        """Wait until all rows are in the file; nothing can be written after it."""
+        """Wait until all rows are in the file; nothing can be written afterwards."""
         self.close()
 
     def close(self) -> None:
-        """End the process when it has written what it has; OSError when it could not."""
+        """End the process after it has written everything. Raises OSError if it could not write."""
         if not self._child:
             return
         child, self._child = self._child, 0

@@ -1,1 +1,1 @@
-"""What vrm asks of the operating system: files that are opened without being led astray."""
+"""What vrm needs from the operating system: files, processes, transports to nodes, plugins and terminal output."""

@@ -1,4 +1,4 @@
-"""The failure that all of a live run shares."""
+"""The error class that all parts of a live run share."""
 
 
 class RunError(Exception):

@@ -1,7 +1,7 @@
-"""Files of a run: opened so that no link, pipe or file of another account is taken for one of them.
+"""Opens files of a run so that no link, pipe or file of another account is taken for one of them.
 
-Who could once write in a directory may have put such a thing there under the name of a file that
-vrm is going to write. It is found when the file is opened, never followed, and never waited for.
+A user who could once write in a directory may have put such an object there under the name of a file that vrm is going
+to write. It is detected when the file is opened; links are never followed, and pipes are never waited for.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ _WRITES = os.O_WRONLY | os.O_RDWR
 
 @functools.cache
 def trusted_owners() -> tuple[int, ...]:
-    """The user of this process, root, and who owns the root directory: in a user namespace that is root."""
+    """Return the trusted accounts: the user of this process, root, and the owner of the root directory (in a user
+    namespace that is root)."""
     return os.geteuid(), 0, os.stat("/").st_uid
 
 
 @functools.cache
 def user_name(uid: int) -> str:
-    """An account's name, or its number where it has none."""
+    """Return an account's name, or `user N` if it has no name."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -42,7 +43,7 @@ def user_name(uid: int) -> str:
 
 @functools.cache
 def group_name(gid: int) -> str:
-    """A group's name, or its number where it has none."""
+    """Return a group's name, or its number if it has no name."""
     try:
         return grp.getgrgid(gid).gr_name
     except KeyError:
@@ -50,9 +51,9 @@ def group_name(gid: int) -> str:
 
 
 def fault(about: os.stat_result, written: bool = True) -> str:
-    """Why something is not a file of this user's own, with the fix; "" when it is one. Root's files
-    count as one's own. `written`: it is to be written where it is, which would change what other
-    names of it (hard links) show."""
+    """Return why something is not a file of this user's own, with the fix; "" if it is one. Root's files count as
+    one's own. `written`: the file will be written in place, which would also change what its other names (hard links)
+    show."""
     kind = next((name for name, test in _KINDS if test(about.st_mode)), "")
     if stat.S_ISLNK(about.st_mode):
         return _LINK
@@ -70,9 +71,9 @@ _KINDS = (("directory", stat.S_ISDIR), ("pipe", stat.S_ISFIFO), ("socket", stat.
 
 
 def open_own(path: PathLike, flags: int, mode: int = 0o600) -> int:
-    """Open a file of this user's own and return its descriptor; without waiting for a pipe.
+    """Open a file of this user's own and return its descriptor; never waits for a pipe.
 
-    OSError, whose text says what is there and what to do about it, for anything else (`fault`).
+    For anything else raises OSError, whose text says what is there and what to do about it (`fault`).
     """
     assert not flags & os.O_TRUNC, "the file would be emptied before it is looked at"
     path = os.fspath(path)
@@ -93,8 +94,8 @@ def open_own(path: PathLike, flags: int, mode: int = 0o600) -> int:
 
 
 def read_own(path: PathLike, most: int = -1) -> bytes:
-    """The content of a file of this user's own, or its first `most` bytes; OSError as `open_own`,
-    and when it has more than that."""
+    """Return the content of a file of this user's own; raises OSError like `open_own`, and if the file has more than
+    `most` bytes (-1: no limit)."""
     with open(open_own(path, os.O_RDONLY), "rb") as file:
         data = file.read(most + 1 if most >= 0 else -1)
     if 0 <= most < len(data):
@@ -103,8 +104,8 @@ def read_own(path: PathLike, most: int = -1) -> bytes:
 
 
 def read_regular(path: PathLike, most: int = -1) -> bytes:
-    """The content of a file, whosever it is; OSError for a pipe, which is not waited for, and for a
-    file that has more than `most` bytes."""
+    """Return the content of a file of any owner; raises OSError for a pipe, without waiting for it, and for a file
+    that has more than `most` bytes (-1: no limit)."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     with open(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -116,8 +117,8 @@ def read_regular(path: PathLike, most: int = -1) -> bytes:
 
 
 def write_new(path: PathLike, text: str, private: bool = False) -> None:
-    """Write a file that is new: what has its name is removed, and never written through. With
-    `private` for this user only, whatever the umask."""
+    """Write a new file: an existing object of that name is removed first, and never written to. `private`: readable
+    for this user only, whatever the umask is."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     mode = 0o600 if private else 0o666
     try:
@@ -130,8 +131,8 @@ def write_new(path: PathLike, text: str, private: bool = False) -> None:
 
 
 def write_atomically(path: Path, text: str, private: bool = False) -> None:
-    """Replace a file's content so that a reader sees the old text or the new, never a part;
-    `private`: for this user only, whatever the umask."""
+    """Replace a file's content so that a reader sees the old text or the new one, never a part. `private`: readable
+    for this user only, whatever the umask is."""
     temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         write_new(temporary, text, private)
@@ -142,10 +143,10 @@ def write_atomically(path: Path, text: str, private: bool = False) -> None:
         raise
 
 
-def sync_names(directory: PathLike) -> None:
-    """Bring the names of the files in a directory to disk: that a file is there after the death of its machine, its own
-    sync does not say. OSError when that fails; a directory that this user may not read is left to its file system, and
-    so is one of a file system that knows no such thing."""
+def sync_directory(directory: PathLike) -> None:
+    """Force the names of the files in a directory to disk: the sync of a file alone does not ensure that the file
+    exists after a crash of its machine. Raises OSError if that fails. Does nothing for a directory that this user may
+    not read, or on a file system that cannot do this."""
     try:
         handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except PermissionError:
@@ -161,7 +162,7 @@ def sync_names(directory: PathLike) -> None:
 
 @contextlib.contextmanager
 def naming(path: PathLike) -> Iterator[None]:
-    """Errors of the system within the block name the file: a full disk does not say which."""
+    """Add the name of the file to errors of the system within the block: the error of a full disk does not name it."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The names of this machine and of the time since its start."""
+"""The name of this machine, and the identifier of its current boot."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 
 
 def host_name() -> str:
-    """The short name of this machine."""
+    """Return the short name of this machine."""
     return os.uname().nodename.partition(".")[0]
 
 
 def boot_id() -> str:
-    """The kernel's name for the time since the last boot."""
+    """Return the kernel's identifier of the period since the last boot."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         return file.read().strip()

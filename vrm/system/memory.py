@@ -1,4 +1,4 @@
-"""Python's memory, where a command makes many objects."""
+"""Settings of Python's garbage collector for commands that make many objects."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 @contextmanager
 def no_collections() -> Iterator[None]:
-    """Python's collector of cyclic garbage does not look: for a program's start, which makes many objects that stay. It
-    does not look at them later, either."""
+    """Stop the collector of cyclic garbage within the block: for a program's start, which makes many objects that
+    stay. The collector also ignores these objects later."""
     gc.disable()
     try:
         yield
@@ -21,8 +21,8 @@ def no_collections() -> Iterator[None]:
 
 @contextmanager
 def rare_collections() -> Iterator[None]:
-    """Python's collector of cyclic garbage looks less often: for work that makes many objects and
-    next to no cycles."""
+    """Let the collector of cyclic garbage run less often within the block: for work that makes many objects and hardly
+    any cycles."""
     before = gc.get_threshold()
     gc.set_threshold(50_000, *before[1:])
     try:

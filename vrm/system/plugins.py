@@ -1,14 +1,15 @@
-"""What extensions add to vrm, installed packages and vrm's own: entry points of the groups in GROUPS.
+"""Finds and loads the extensions of vrm, both installed packages and vrm's own: entry points of the groups in GROUPS.
 
-A package names what it adds in its metadata, as in pyproject.toml:
+A package declares what it adds in its metadata, for example in pyproject.toml:
 
     [project.entry-points."vrm.orderings"]
     widest = "my_policies:widest"
 
-vrm's own extensions do so in a file of the same form, `vrm/ext/entry_points.ini`.
+vrm's own extensions are declared in a file of the same format, `vrm/ext/entry_points.ini`.
 
-Only these names are read; a module is imported when what it adds is used. vrm's own names come first, and no package
-takes the place of one. A package that lies where others may write is refused, unless vrm itself lies there.
+Only these declarations are read at first; a module is imported when what it adds is used. vrm's own names come first,
+and no package can replace one. A package in a place where others may write is refused, unless vrm itself is in that
+place.
 """
 
 from __future__ import annotations
@@ -38,22 +39,22 @@ GROUPS: dict[str, str] = {
     "vrm.parts": "part of the manager", "vrm.dialects": "commands of a batch system", "vrm.fields": "job field",
     "vrm.keys": "configuration key", "vrm.constraints": "constraint on starts", "vrm.columns": "column of jobs.csv",
     "vrm.overviews": "table around a run", "vrm.objectives": "objective of advice"}
-"""The groups of entry points, and what one of each is."""
+"""The groups of entry points, and what one entry of each adds."""
 
 MISSING = ("of vrm's extensions, which are not in this installation (vrm/ext); install vrm again, with all its files "
            "(docs/guide/install.md)")
-"""What is wrong where something of vrm's own is not there."""
+"""End of the message if one of vrm's own extensions is missing."""
 
 DECLARED = Path(__file__).parents[1] / "ext" / "entry_points.ini"
-"""What vrm's own extensions add. A vrm without the file, or without the folder, works and has none of it."""
+"""The file that declares vrm's own extensions. Without the file, or without the folder, vrm works without them."""
 
 
 class PluginError(ValueError):
-    """What a package adds cannot be used; the text names the package and says why and what to do."""
+    """An extension of a package cannot be used; the text names the package and says why and what to do."""
 
 
 class Plugin(NamedTuple):
-    """A name that an extension adds to a group, and the `module:object` that it stands for. The `package` of vrm's own
+    """A name that an extension adds to a group, and its object, as `module:object`. The `package` of vrm's own
     extensions is vrm."""
 
     group: str
@@ -64,13 +65,14 @@ class Plugin(NamedTuple):
 
     @property
     def origin(self) -> str:
-        """As `vrm-example 1.0 (vrm_example:widest)`."""
+        """Package, version and object, such as `vrm-example 1.0 (vrm_example:widest)`."""
         return f"{self.package} {self.version} ({self.path})"
 
 
 @functools.cache
 def _declared(file: Path) -> dict[str, tuple[Plugin, ...]]:
-    """What a file as DECLARED adds, by group, in its order; nothing where there is no such file."""
+    """Return the plugins that a file like DECLARED adds, by group, in the order of the file; {} if there is no such
+    file."""
     from configparser import ConfigParser
 
     found = ConfigParser(delimiters=("=",), comment_prefixes=("#",), interpolation=None)
@@ -81,18 +83,19 @@ def _declared(file: Path) -> dict[str, tuple[Plugin, ...]]:
 
 
 def own(group: str) -> tuple[Plugin, ...]:
-    """What vrm's own extensions add to a group, in the order of their file."""
+    """Return what vrm's own extensions add to a group, in the order of their file."""
     return _declared(DECLARED).get(group, ())
 
 
 def find_own(group: str, name: str) -> Plugin | None:
-    """What vrm's own extensions add to a group under a name, in either case; None where none does."""
+    """Return the plugin of vrm's own extensions with this name in a group (upper and lower case are equal); None if
+    there is none."""
     return next((plugin for plugin in own(group) if plugin.name.lower() == name.lower()), None)
 
 
 @functools.cache
 def _any_installed() -> bool:
-    """Whether a package may add something: most machines have none, and to ask for all takes longer."""
+    """Return whether a package may add something: on most machines none does, and to load all metadata takes longer."""
     for place in sys.path:
         try:
             for name in os.listdir(place or "."):
@@ -109,18 +112,18 @@ def _any_installed() -> bool:
 
 @functools.cache
 def installed(group: str) -> tuple[Plugin, ...]:
-    """What packages add to a group, in the order of the names."""
+    """Return what packages add to a group, ordered by name."""
     if not _any_installed():
         return ()
-    from importlib.metadata import entry_points  # takes longer than most commands
+    from importlib.metadata import entry_points  # this import takes longer than most commands
 
     return tuple(sorted(Plugin(group, point.name, point.value, point.dist.name, point.dist.version)
                         for point in entry_points(group=group) if point.dist is not None))
 
 
 def find(group: str, name: str) -> Plugin | None:
-    """What an extension adds to a group under a name, in either case; None where none does. vrm's own come first.
-    PluginError where two packages do."""
+    """Return the plugin with this name in a group (upper and lower case are equal); None if there is none. vrm's own
+    come first. Raises PluginError if two packages have one."""
     mine = find_own(group, name)
     if mine is not None:
         return mine
@@ -132,14 +135,15 @@ def find(group: str, name: str) -> Plugin | None:
 
 
 def load(plugin: Plugin) -> Any:
-    """The function or class that a plugin stands for. PluginError where it cannot be had, or is not to be trusted."""
+    """Return the function or class of a plugin. Raises PluginError if it cannot be loaded, or if its place is not
+    trusted."""
     module, _, name = plugin.path.partition(":")
     reason = _untrusted(module.partition(".")[0])
     if reason:
         raise PluginError(f"{plugin.origin}: {reason}")
     try:
         found = functools.reduce(getattr, name.split("."), import_module(module))
-    except Exception as error:  # it is somebody else's program, which may raise anything
+    except Exception as error:  # a package's program may raise anything
         raise failed(plugin, error) from error
     if not callable(found):
         raise PluginError(f"{plugin.origin} is not callable; update or uninstall {plugin.package}")
@@ -147,7 +151,8 @@ def load(plugin: Plugin) -> Any:
 
 
 def need(group: str, name: str) -> Any:
-    """What an extension adds to a group under a name. PluginError where none does, or it cannot be had."""
+    """Return the function or class with this name in a group. Raises PluginError if there is none, or if it cannot be
+    loaded."""
     plugin = find(group, name)
     if plugin is None:
         raise PluginError(f"the {GROUPS[group]} `{name}` is one {MISSING}")
@@ -155,8 +160,8 @@ def need(group: str, name: str) -> Any:
 
 
 def use(group: str, taken: Container[str], enter: Callable[[Plugin, Any], object]) -> None:
-    """Load and `enter` all that extensions add to a group, vrm's own first, but what has one of the names that are
-    `taken`. Of what cannot be used, a line is printed on standard error."""
+    """Load everything that extensions add to a group, vrm's own first, and call `enter` for each; names that are
+    `taken` are refused. For each plugin that cannot be used a line is printed on standard error."""
     for plugin in (*own(group), *installed(group)):
         try:
             trouble = clash(plugin, taken)
@@ -172,7 +177,7 @@ def use(group: str, taken: Container[str], enter: Callable[[Plugin, Any], object
 
 
 def clash(plugin: Plugin, taken: Container[str]) -> str:
-    """Why a name cannot be used: vrm, or another package, has it, too. "" where neither does."""
+    """Return why a name cannot be used: vrm, or another package, has it, too; "" if neither has."""
     if plugin.name.lower() in taken or find_own(plugin.group, plugin.name) not in (None, plugin):
         return (f"{plugin.origin} adds the {GROUPS[plugin.group]} `{plugin.name}`, and vrm has one of that name, which "
                 "is used; the package must give it another name")
@@ -184,15 +189,15 @@ def clash(plugin: Plugin, taken: Container[str]) -> str:
 
 
 def failed(plugin: Plugin, error: Exception) -> PluginError:
-    """The error for what a package's own program has raised."""
+    """Return the error for an exception that a package's own program has raised."""
     return PluginError(f"{plugin.origin} failed: {type(error).__name__}: {error}; update or uninstall {plugin.package}")
 
 
 def _untrusted(package: str) -> str:
-    """Why the files of a package are not to be loaded, "" where they may."""
+    """Return why the files of a package must not be loaded, "" if they may."""
     spec = importlib.machinery.PathFinder.find_spec(package)
     if spec is None:
-        return ""  # its import says so
+        return ""  # its import reports that
     folders = [Path(place) for place in spec.submodule_search_locations or ()]
     places = [place for folder in folders for place in (folder.parent, folder)]
     if spec.origin is not None and not folders:

@@ -1,11 +1,11 @@
-"""Finds and ends processes: those of a session, and those that carry a job's tag.
-Every signal goes to the very process that was found, never to a later one with its number, and
-where all of a session is to end, to its group, which nobody can leave by forking in time.
+"""Finds and ends processes: those of a session, and those with a job's mark in their environment. Each signal is sent
+to exactly the process that was found, never to a later one with its number. If all of a session is to end, the signal
+is sent to its process group, which no process can leave by a fork at that moment.
 
-Sessions are used because each rank of Open MPI is a process group of its own but stays in the
-session of its mpirun. The kernel keeps no list of a session's members, so all processes are
-asked: `getsid` costs a microsecond each, against ten or more for reading /proc or for psutil,
-which is asked for environments. What is read of /proc/PID/stat stands in records of runs as it is there.
+Sessions are used because each rank of Open MPI is a process group of its own but stays in the session of its mpirun.
+The kernel keeps no list of a session's members, so all processes are checked: `getsid` costs a microsecond each,
+against ten or more for reading /proc or for psutil, which is used for environments. Values from /proc/PID/stat are
+written into records of runs unchanged.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ Sessions = dict[int, list[int]]
 """Process numbers by session, see `sessions`."""
 
 ROUNDS = 10
-"""How often processes are listed in one look at them; new ones come all the time on a busy node."""
+"""How often processes are listed in one look at most; new ones start all the time on a busy node."""
 
 FIRST_PAUSE = 0.005
 """Seconds between the first and the second look at processes that are being ended."""
 
 LATER = 1.0
-"""Seconds that the oldest process group has to end the others, before they are told as well."""
+"""Seconds that the oldest process group has to end the others, before these get the signal as well."""
 
 LONGEST_PAUSE = 0.1
 """The pause doubles at every look, up to this many seconds."""
 
 
 SETTLED = 10.0
-"""Seconds after which a session that was no job's when it was seen first will not become one's."""
+"""Seconds after which a session that belonged to no job when it was first seen is assumed never to belong to one."""
 
 
 class Pid(int):
-    """A process number that remembers when its process started.
+    """A process number with the start time of its process.
 
-    `started` is in clock ticks since the boot, as in /proc/PID/stat. Together with the number
-    it names one process of this boot for ever. `group` is its process group, 0 if not known.
+    `started` is in clock ticks since the boot, as in /proc/PID/stat. Together with the number it identifies one
+    process of this boot. `group` is its process group, 0 if unknown.
     """
 
     started: int
     group: int
 
     def __new__(cls, number: int, started: int, group: int = 0) -> Pid:
-        """Process `number`, that started at `started`."""
+        """Return process `number`, which started at `started`."""
         pid = super().__new__(cls, number)
         pid.started = started
         pid.group = group
@@ -58,7 +58,7 @@ class Pid(int):
 
 
 class Stat(NamedTuple):
-    """What /proc tells of a process."""
+    """The data of a process in /proc/PID/stat; `dead`: it is a zombie."""
 
     pid: Pid
     session: int
@@ -66,7 +66,7 @@ class Stat(NamedTuple):
 
 
 def read_stat(pid: int) -> Stat | None:
-    """What /proc/PID/stat says, or None if there is no such process."""
+    """Return the data in /proc/PID/stat, or None if there is no such process."""
     try:
         with open(f"/proc/{int(pid)}/stat", "rb", 0) as file:
             text = file.read(4096)
@@ -80,8 +80,8 @@ def read_stat(pid: int) -> Stat | None:
 
 
 def _numbers() -> Iterator[int]:
-    """The numbers of all processes, the newest first, with those that come while they are read:
-    else a child could be missed that has come since, and whose parent has gone."""
+    """Yield the numbers of all processes, the newest first, including those that start in the meantime: otherwise a
+    child could be missed that has started since and whose parent has ended."""
     known: set[int] = set()
     for _ in range(ROUNDS):
         new = {int(name) for name in os.listdir("/proc") if name.isdigit()} - known
@@ -92,7 +92,7 @@ def _numbers() -> Iterator[int]:
 
 
 def sessions() -> Sessions:
-    """All processes of this machine by session; one look can serve many `Ending.poll`."""
+    """Return all processes of this machine by session; one result can serve many calls of `ProcessEnding.poll`."""
     found: Sessions = {}
     for pid in _numbers():
         try:
@@ -104,11 +104,10 @@ def sessions() -> Sessions:
 
 def session_members(sid: int, started: int | None = None,
                     table: Sessions | None = None) -> list[Pid]:
-    """The living processes of session `sid`, its leader among them.
+    """Return the living processes of session `sid`, including its leader.
 
-    `started`: start time of the session's leader. If the number has gone to another process
-    since, there are no members. (The kernel does not give a number away while a session bears
-    it.) `table`: a recent result of `sessions`.
+    `started`: start time of the session's leader. If the number belongs to another process by now, there are no
+    members. (The kernel does not reuse a number while a session has it.) `table`: a recent result of `sessions`.
     """
     if started is not None:
         leader = read_stat(sid)
@@ -132,10 +131,10 @@ def _in_session(sid: int) -> Iterator[int]:
 
 
 def pids_with_environment(name: str, value: str) -> list[Pid]:
-    """The living processes that were started with `name=value` in their environment.
+    """Return the living processes that were started with `name=value` in their environment.
 
-    It finds what left its session. Only processes whose environment this user may read are
-    seen: those of the same user, or all of them for root.
+    This also finds processes that left their session. Only processes whose environment this user may read are found:
+    those of the same user, or all of them for root.
     """
     found = []
     for number in _numbers():
@@ -149,32 +148,34 @@ def pids_with_environment(name: str, value: str) -> list[Pid]:
 
 
 def _environment(pid: int) -> Mapping[str, str]:
-    """That with which a process was started; empty where there is none (a zombie), or none that may be read."""
+    """Return the environment with which a process was started; {} if there is none (a zombie), or if it may not be
+    read."""
     try:
         return psutil.Process(pid).environ()
     except (psutil.Error, OSError):
         return {}
 
 
-class Strays:
-    """Finds the sessions that jobs of a run have made for themselves, as daemons do.
+class StraySessions:
+    """Finds the sessions that jobs of a run have created themselves, as daemons do.
 
-    By the environment of a process in each. Whose a session is does not change, but its first program may not have
-    been there yet when it was seen first: one that is not a job's is asked again until it has been seen for a while.
-    (Ask `job_of` again before you act: its number may meanwhile be another's.)
+    The environment of a process in a session shows its job. The job of a session does not change, but its first
+    program may not have been there yet when the session was first seen: a session without a job is checked again until
+    it is `SETTLED` seconds old. (Call `job_of` again before you act: by then the number may belong to another
+    session.)
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[int | None, float, bool]] = {}  # by session: its job, seen since, for good
+        self._known: dict[int, tuple[int | None, float, bool]] = {}  # by session: job, first seen, final
 
     def find(self, run: str, table: Sessions) -> dict[int, list[int]]:
-        """The sessions of each job of the run (its `VRM_RUN`) in a table just made, the one in
-        which it was started among them."""
+        """Return the sessions of each job of the run (its `VRM_RUN`) in a table made just now, including the session
+        in which the job was started."""
         now, before, self._known = time.monotonic(), self._known, {}
         found: dict[int, list[int]] = {}
         for sid, pids in table.items():
             if sid == 0:
-                continue  # the kernel's own, or begun outside of this container
+                continue  # the kernel's own, or created outside of this container
             job, since, settled = before.get(sid, (None, now, False))
             if not settled:
                 job = job_of(pids, run)
@@ -186,7 +187,8 @@ class Strays:
 
 
 def job_of(pids: Sequence[int], run: str) -> int | None:
-    """The job of a run to which a session belongs, by the environment of the first of its processes that has one."""
+    """Return the job of the run to which a session belongs, from the first of its processes with a readable
+    environment; None if it belongs to none."""
     for environment in filter(None, map(_environment, pids)):
         job = environment.get("VRM_JOB_ID", "")
         return int(job) if environment.get("VRM_RUN") == run and job.isdigit() else None
@@ -194,13 +196,13 @@ def job_of(pids: Sequence[int], run: str) -> int | None:
 
 
 def signal_process(pid: int, signum: int) -> bool:
-    """Send a signal; a `Pid` gets it only if it is still the same process.
+    """Send a signal; to a `Pid` only if it is still the same process.
 
-    Returns False when the process is gone or belongs to somebody else.
+    Return False if the process has ended or belongs to another user.
     """
     handle = None
     try:
-        # The handle (Linux 5.3) holds on to one process: check it, then signal it, no race.
+        # The handle (Linux 5.3) refers to one process only: check it, then signal it, without a race.
         if hasattr(os, "pidfd_open"):
             try:
                 handle = os.pidfd_open(pid)
@@ -225,14 +227,14 @@ def signal_process(pid: int, signum: int) -> bool:
 
 
 def _is_same(pid: Pid) -> bool:
-    """Whether a process is still the one that was found, in the group in which it was."""
+    """Return whether a process is still the one that was found, in the same process group."""
     stat = read_stat(pid)
     return stat is not None and stat.pid.started == pid.started and stat.pid.group == pid.group
 
 
 def signal_session(sid: int, signum: int, spare: Collection[int] = (),
                    started: int | None = None, table: Sessions | None = None) -> list[Pid]:
-    """Signal every process of a session but those in `spare`; returns those that got it.
+    """Signal every process of a session except those in `spare`; return the processes that got the signal.
 
     `started` and `table` as in `session_members`.
     """
@@ -242,11 +244,11 @@ def signal_session(sid: int, signum: int, spare: Collection[int] = (),
 
 
 def kill_groups(pids: Iterable[Pid], spare: Collection[int]) -> set[Pid]:
-    """Kill the process groups of processes that were just found, but those led by one of `spare`. Return the processes
-    that were in these.
+    """Kill the process groups of processes that were just found, except groups led by one of `spare`. Return the
+    processes that were in these groups.
 
-    The kernel lets no fork come between. It gives the number of a group away when nobody is left in it: one of those
-    that were found must be there still.
+    The kernel allows no fork in between. It reuses the number of a group when no process is left in it: therefore one
+    of the found processes must still be there.
     """
     groups: dict[int, list[Pid]] = {}
     for pid in pids:
@@ -260,21 +262,19 @@ def kill_groups(pids: Iterable[Pid], spare: Collection[int]) -> set[Pid]:
     return killed
 
 
-class Ending:
-    """Ends processes without ever waiting: SIGTERM, a grace, then SIGKILL until none is left.
+class ProcessEnding:
+    """Ends processes without ever waiting: SIGTERM, a grace period, then SIGKILL until none is left.
 
-    The event loop calls `poll` when `deadline` has come. Each process group that is there at the
-    first look gets SIGTERM once, and all of it in one moment: a shell must not go on with its next
-    line because its child has ended first. The oldest group, that of the job's own program, comes
-    first, the others when it is gone or after LATER seconds: mpirun ends its ranks itself. What is
-    born later (to write a checkpoint, for example) is left alone until the SIGKILL. Stopped
-    processes are continued, so that they can act on the SIGTERM. What to end is said by
-    `SessionEnd` and `TagEnd`.
+    The event loop calls `poll` when `deadline` has come. Each process group that exists at the first look gets SIGTERM
+    once, all of its processes at the same moment: a shell must not continue with its next line because its child has
+    ended first. The oldest group, that of the job's own program, is first; the others follow when it has ended or
+    after LATER seconds, since mpirun ends its ranks itself. Processes that start later (to write a checkpoint, for
+    example) are left alone until the SIGKILL. Stopped processes are continued, so that they can react to the SIGTERM.
+    `SessionEnding` and `TaggedEnding` define which processes to end.
 
-    `remaining` are the processes seen by the last `poll` (which may never end when a process
-    hangs in the kernel or belongs to somebody else), `killed` says whether SIGKILL was sent,
-    `told_at` when the first signal was sent (by the clock since the boot; None: not yet), and `deadline` when to
-    call `poll` next, on the clock of its `now`.
+    `remaining` are the processes seen by the last `poll` (it may never become empty if a process hangs in the kernel
+    or belongs to another user); `killed`: SIGKILL was sent; `signalled_at`: when the first signal was sent (on the
+    monotonic clock; None: not yet); `deadline`: when to call `poll` next, on the clock of its `now`.
     """
 
     def __init__(self, grace: float, spare: Collection[int]) -> None:
@@ -283,7 +283,7 @@ class Ending:
         self.deadline = 0.0
         self.remaining: list[Pid] = []
         self.killed = False
-        self.told_at: float | None = None
+        self.signalled_at: float | None = None
         self._kill_at: float | None = None
         self._others_at = 0.0
         self._pause = FIRST_PAUSE
@@ -294,19 +294,19 @@ class Ending:
         raise NotImplementedError
 
     def _kill_groups(self) -> None:
-        """Kill the groups of what remains, where all in them are to end."""
+        """Kill the process groups of the remaining processes, if all processes in them are to end."""
 
     def _tell(self, group: int, members: Sequence[Pid]) -> None:
-        """Send SIGTERM to processes of one group, and let them go on if they are stopped."""
+        """Send SIGTERM to processes of one group, and continue those that are stopped."""
         for pid in members:
             signal_process(pid, signal.SIGTERM)
             signal_process(pid, signal.SIGCONT)
 
     def poll(self, now: float, table: Sessions | None = None) -> bool:
-        """Look, signal what is left, and say whether nothing was.
+        """Look for the processes and signal those that are left; return True if there were none.
 
-        `now` is any clock in seconds that does not jump. `table`: a look taken just now by
-        `sessions`, when many sessions end at the same time.
+        `now` is any clock in seconds that does not jump. `table`: a result of `sessions` made just now, useful if many
+        sessions end at the same time.
         """
         self.remaining = [pid for pid in self._find(table) if pid not in self.spare]
         if self._kill_at is None:
@@ -315,23 +315,23 @@ class Ending:
             self._untold = {(int(pid), pid.started) for pid in self.remaining}
             oldest = min(self.remaining, key=lambda pid: (pid.started, int(pid)), default=None)
             self._first = oldest.group if oldest is not None else None
-        if self.remaining and self.told_at is None:
-            self.told_at = time.monotonic()
+        if self.remaining and self.signalled_at is None:
+            self.signalled_at = time.monotonic()
         if now >= self._kill_at:
             self._kill_groups()
             for pid in self.remaining:
                 self.killed = True
                 signal_process(pid, signal.SIGKILL)
         else:
-            self._tell_groups(now)
+            self._signal_groups(now)
         self.deadline = now + self._pause
         if now < self._kill_at:
             self.deadline = min(self.deadline, self._kill_at)
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
         return not self.remaining
 
-    def _tell_groups(self, now: float) -> None:
-        """SIGTERM to the groups that are due and have not had it, the oldest first."""
+    def _signal_groups(self, now: float) -> None:
+        """Send SIGTERM to the groups that are due and have not got it, the oldest first."""
         groups: dict[int, list[Pid]] = {}
         for pid in sorted(self.remaining, key=lambda pid: (pid.started, int(pid))):
             groups.setdefault(pid.group, []).append(pid)
@@ -344,14 +344,13 @@ class Ending:
                 self._tell(group, members)
 
 
-class SessionEnd(Ending):
+class SessionEnding(ProcessEnding):
     """Ends the processes of a session."""
 
     def __init__(self, sid: int, grace: float, spare: Collection[int] = (),
                  started: int | None = None) -> None:
-        """`grace`: seconds between SIGTERM and SIGKILL, 0 for SIGKILL at once; `spare`: numbers
-        not to be touched; `started`: as in `session_members`, by default that of the leader now.
-        """
+        """`grace`: seconds between SIGTERM and SIGKILL, 0 for SIGKILL at once; `spare`: numbers of processes that are
+        left alone; `started`: as in `session_members`, by default that of the present leader."""
         super().__init__(grace, spare)
         if started is None:
             leader = read_stat(sid)
@@ -376,11 +375,11 @@ class SessionEnd(Ending):
             super()._tell(group, members)
 
 
-class TagEnd(Ending):
-    """Ends the processes with `name=value` in their environment, in whatever session they are."""
+class TaggedEnding(ProcessEnding):
+    """Ends the processes with `name=value` in their environment, in any session."""
 
     def __init__(self, name: str, value: str, grace: float, spare: Collection[int] = ()) -> None:
-        """`grace` and `spare` as for `SessionEnd`."""
+        """`grace` and `spare` as in `SessionEnding`."""
         super().__init__(grace, spare)
         self.name = name
         self.value = value

@@ -1,7 +1,7 @@
-"""Whose files are obeyed: nobody else shall decide what a manager runs in its user's name.
+"""Decides which files are trusted: no other user may decide what a manager runs in its user's name.
 
-A path is followed as the kernel does. Who may write a directory on it could put another file in
-its place, and so could the owner of a symbolic link.
+A path is followed as the kernel does it. A user who may write a directory on the path could put another file in the
+place of the file, and so could the owner of a symbolic link.
 """
 
 from __future__ import annotations
@@ -21,27 +21,26 @@ PathLike = Union[str, "os.PathLike[str]"]
 
 _MOST_LINKS = 40
 
-_LEADS_ASTRAY = re.compile(
+_UNSAFE_VARIABLES = re.compile(
     r"(LD|GLIBC|GCONV|DYLD)_.*"                                      # the dynamic linker
     r"|.*PATHS?|HOME|SHELL|IFS|PS4|ENV|.*_ENV|SHELLOPTS|BASHOPTS|ZDOTDIR|PROMPT_COMMAND"
     r"|(XDG|GIT|LMOD|MODULES)_.*|EDITOR|VISUAL|PAGER"                # shells and their tools
     r"|(PYTHON|PERL|RUBY|LUA_|NODE_|JULIA_|TCLLIB|R_).*|.*JAVA.*|.*JDK.*"
     r"|(OMPI|OPAL|ORTE|PRTE|PMIX|PMI|HYDRA|MPIEXEC|MPICH|MPIR|I_MPI|UCX|FI|HCOLL|HWLOC)_.*"
     r"|(SLURM|SRUN|SBATCH|PBS|SPANK)_.*|OMP_TOOL.*|CUDA_INJECTION.*")
-"""Variables by which a program is made to load or to start another one, or to read settings that do."""
+"""Variables that can make a program load or start another one, or read settings that do."""
 
 
 def distrust(path: PathLike, trust: str = "own", allow: str = "set Trust: {}",
              home: bool = False, there: bool = False) -> str:
-    """Why a file is not to be obeyed, with the fix; "" when it is, or is not there.
+    """Return why a file is not trusted, with the fix; "" if it is trusted, or does not exist.
 
-    `trust` is own (this user's or root's files, that nobody else may write), group (also files of
-    members of this user's groups, and those that a group of its may write), or any. The same is
-    asked of every directory and link on the way; in a sticky directory, such as /tmp, nobody
-    replaces the files of others. `allow` says how to have it obeyed all the same; `{}` in it is
-    the trust that would do. `home`: it is a directory in which files are to be written; that it
-    is sticky does not help then, since anybody could add some under their names. `there`: that it
-    is missing is a reason, too.
+    `trust` is own (files of this user or root that nobody else may write), group (also files of members of this user's
+    groups, and files that one of these groups may write), or any. Every directory and link on the path is checked in
+    the same way; in a sticky directory, such as /tmp, nobody can replace the files of others. `allow` is advice on how
+    to have the file trusted nevertheless; `{}` in it is replaced by the trust that is needed. `home`: the path is a
+    directory in which files will be written; a sticky bit does not help then, since anybody could add files under
+    their names. `there`: a missing file is a reason, too.
     """
     if trust == "any":
         return ""
@@ -58,10 +57,10 @@ def distrust(path: PathLike, trust: str = "own", allow: str = "set Trust: {}",
     return ""
 
 
-def leads_astray(variables: Iterable[str], trust: str) -> str:
-    """Why a line of a queue that others may write (`trust` group or any) may not set these
-    variables; "" when it may. They make the programs that it is allowed to run start others."""
-    wrong = sorted(name for name in variables if _LEADS_ASTRAY.fullmatch(name))
+def unsafe_variables(variables: Iterable[str], trust: str) -> str:
+    """Return why a line of a queue that others may write (`trust` group or any) may not set these variables; "" if it
+    may. Such variables can make the allowed programs start others."""
+    wrong = sorted(name for name in variables if _UNSAFE_VARIABLES.fullmatch(name))
     if trust == "own" or not wrong:
         return ""
     return (f"env={', '.join(wrong)}: it can make a program run another one, and with Trust: "
@@ -70,8 +69,8 @@ def leads_astray(variables: Iterable[str], trust: str) -> str:
 
 
 def _steps(path: str) -> Iterator[tuple[str, os.stat_result | None]]:
-    """Everything that is passed on the way to a file, and the file, as `lstat` tells of each; None
-    for what is not there, or out of reach."""
+    """Yield every directory and link on the way to a file, and the file, each with its `lstat`; None instead of
+    `lstat` if it does not exist or cannot be reached."""
     rest: list[str] = [part for part in path.split("/") if part][::-1]
     here, links = "/", 0
     yield here, os.lstat(here)
@@ -83,7 +82,7 @@ def _steps(path: str) -> Iterator[tuple[str, os.stat_result | None]]:
         try:
             about = os.lstat(step)
         except OSError:
-            yield step, None  # who opens the file is told
+            yield step, None  # opening the file reports the error
             return
         yield step, about
         if not stat.S_ISLNK(about.st_mode):
@@ -100,7 +99,7 @@ def _steps(path: str) -> Iterator[tuple[str, os.stat_result | None]]:
 
 
 def _fault(path: str, about: os.stat_result, trust: str, home: bool) -> tuple[str, str]:
-    """What is wrong with a file or directory, with the fix, and the trust that it needs."""
+    """Return what is wrong with a file or directory, with the fix, and the trust that it needs."""
     owner, mode = about.st_uid, about.st_mode
     mine = owner in trusted_owners()
     if not mine and not (trust == "group" and about.st_gid in _groups()):
@@ -122,7 +121,7 @@ def _fault(path: str, about: os.stat_result, trust: str, home: bool) -> tuple[st
 
 
 def _has_access_list(path: str) -> bool:
-    """Whether the group's right to write may be that of others, whom a POSIX access list names."""
+    """Return whether the group's permission to write may apply to users whom a POSIX access list names."""
     try:
         return bool(os.getxattr(path, "system.posix_acl_access"))
     except OSError:
@@ -136,8 +135,8 @@ def _groups() -> tuple[int, ...]:
 
 @functools.cache
 def _alone(gid: int) -> bool:
-    """Whether a group has no member but this user: many systems give each user one of its own,
-    and a umask that lets it write."""
+    """Return whether a group has no other member than this user: many systems give each user a group of their own, and
+    a umask that lets this group write."""
     if gid == 0:
         return True
     try:

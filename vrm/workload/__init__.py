@@ -1,1 +1,1 @@
-"""Where jobs come from: growing queue files, recorded ones, generators, traces."""
+"""Sources of jobs: growing or recorded queue files, generators and traces."""

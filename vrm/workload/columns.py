@@ -1,8 +1,8 @@
-"""The jobs of a trace as columns of numbers, for a loop that needs no `Job` of each.
+"""The jobs of a trace as columns of numbers, for a loop that needs no `Job` object for each.
 
-Most rows of a trace are whole numbers of which nothing is to be dropped or changed: those are read
-thousands at a time. Every other row goes through the rules of `vrm.workload.swf`, one by one, so that
-these are written once; the columns are those of the jobs that the trace gives, in its order.
+Most rows of a trace are whole numbers, and need not be dropped or changed; they are read thousands at a time. All
+other rows go one by one through the rules of `vrm.workload.swf`, so that these rules exist only once. The columns
+hold the jobs of the trace in its order.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ BLOCK = 1 << 20
 """Bytes that are read at a time."""
 
 JOBS = 4096
-"""Jobs of a block that is made of submissions."""
+"""Number of jobs in a block that is made of submissions."""
 
 LONGEST = 2.0 ** 53
-"""Seconds: beyond them a float does not tell one second from the next."""
+"""Largest time in seconds: beyond it a float cannot distinguish one second from the next."""
 
 _REMARKS = (b";", b"#", b"")
 
 _FIELDS = (0, 1, 3, 7, 8, 11, 13, 17)
-"""Of a row, from 0: number, submission, run time, processors, estimate, user, program; and the last
-one, which is there in a row that has all."""
+"""The fields of a row that are read, from 0: number, submission, run time, processors, estimate, user, program; and
+the last field, which shows that the row is complete."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Jobs in order, as arrays (numpy). Times are in seconds; `user` and `app` are places in the
-    `Names`; `requests` are those of jobs that ask for more than `procs` cores, by their place here."""
+    """Jobs in order, as numpy arrays. Times are in seconds; `user` and `app` are numbers from `Names`. `requests`
+    has, by position in the block, the requests of jobs that need more than `procs` cores."""
 
     ids: Any
     procs: Any
@@ -52,14 +52,14 @@ class Block:
 
 
 class Names(dict[str, int]):
-    """The numbers of names; one that is new gets the next. Those of `first` are there from the start."""
+    """Numbers of names; a new name gets the next number. The names `first` have numbers from the start."""
 
     def __init__(self, *first: str) -> None:
         super().__init__(zip(first, range(len(first))))
         self._first = len(first)
 
     def forget(self) -> None:
-        """Forget all others."""
+        """Remove all names except `first`."""
         for name in list(self)[self._first:]:
             del self[name]
 
@@ -68,14 +68,14 @@ class Names(dict[str, int]):
         return number
 
     def of(self, codes: Any, text: Callable[[int], str]) -> Any:
-        """The numbers of the names that are written as `codes` (an array)."""
+        """Return the numbers of an array of codes, whose names are `text(code)`."""
         import numpy as np
         found, places = np.unique(codes, return_inverse=True)
         return np.array([self[text(code)] for code in found.tolist()], np.int64)[places]
 
 
 def of_submissions(submissions: Iterable[Submission], users: Names, apps: Names) -> Iterator[Block]:
-    """The columns of submissions, as they come."""
+    """Yield the submissions as blocks of columns."""
     source = iter(submissions)
     while True:
         block = list(islice(source, JOBS))
@@ -85,7 +85,7 @@ def of_submissions(submissions: Iterable[Submission], users: Names, apps: Names)
 
 
 def _block(block: Sequence[Submission], users: Names, apps: Names) -> Block:
-    """The columns of some submissions."""
+    """Return some submissions as a block of columns."""
     import numpy as np
     jobs = [one.job for one in block]
     return Block(
@@ -97,13 +97,13 @@ def _block(block: Sequence[Submission], users: Names, apps: Names) -> Block:
 
 
 OneByOne = Callable[[Sequence[bytes], int], Iterator[Submission]]
-"""Gives the submissions of some lines, of which the first has this number."""
+"""Yields the submissions of some lines; the number is that of the first line."""
 
 
 def of_lines(stream: Any, one_by_one: OneByOne, largest: int | None, users: Names, apps: Names
              ) -> list[Block] | None:
-    """The columns of a whole trace; None where its rows do not come by submission time, or numbers of
-    jobs do not rise. `largest` is the number of processors of the machine, where larger jobs are dropped."""
+    """Return the columns of a whole trace; None if its rows are not sorted by submission time, or job numbers do not
+    increase. `largest` is the number of processors of the machine: larger jobs are dropped."""
     blocks: list[Block] = []
     before, latest, number = -2, -1.0, 1
     line = stream.readline()
@@ -132,14 +132,14 @@ def of_lines(stream: Any, one_by_one: OneByOne, largest: int | None, users: Name
 
 
 def _numbers(text: bytes, lines: int) -> Any:
-    """The fields of all rows of a text as an array (field, row); None unless each line is a row of whole
-    numbers with all fields."""
+    """Return the fields of all rows of a text as an array (field, row); None unless each line is a complete row of
+    whole numbers."""
     import numpy as np
-    if b"+" in text or b"-0" in text:  # numbers that are written in another way are other names
+    if b"+" in text or b"-0" in text:  # another spelling of a number is another name
         return None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # as of a number that is not whole
+            warnings.simplefilter("error")  # for example for a number that is not whole
             found = np.loadtxt(io.BytesIO(text), np.int64, comments=None, usecols=_FIELDS, ndmin=2)
     except (ValueError, Warning):
         return None
@@ -148,8 +148,8 @@ def _numbers(text: bytes, lines: int) -> Any:
 
 def _of_numbers(found: Any, text: bytes, number: int, one_by_one: OneByOne, largest: int | None,
                 users: Names, apps: Names) -> Block:
-    """The columns of rows, of which the first is that line of the trace. Rows that need a rule are asked
-    for one by one."""
+    """Return the columns of the rows `found` in a text, which begins at line `number` of the trace. Rows that need a
+    rule are read one by one."""
     import numpy as np
     ids, submit, run, procs, estimate, user, app, _ = found
     plain = ((ids >= -1) & (submit >= 0) & (submit < LONGEST) & (run > 0) & (procs > 0)

@@ -1,18 +1,18 @@
-"""The grammar of queue files: what a line says.
+"""The grammar of queue files.
 
-One line per job, blanks between the columns:
+One line per job, columns separated by blanks:
 
     ft.B.x 8 60 0                  app, ranks, estimated seconds, exclusive (0 or 1)
     ft.B.x 8 1:30:00               times also as 90m, 2h, 1-12:00:00; exclusive is 0 unless given
-    ft.B.x 8                       without an estimate an hour is assumed
+    ft.B.x 8                       without an estimate, one hour is assumed
     is.B.x 32 10 0 4               a recorded line: 4 seconds pass before the next one
     lu.B.x 8 90.5 1 cores=2        after the columns, key=value fields (see FIELDS)
     cg.B.x 4 30 0 name='run 1'     words are quoted as in a shell
     post 1 9 0 after=3 args='-o "a b" out.%i' array=0-9:2 env=TMPDIR=/scratch env=LC_ALL=C
     end                            nothing comes after this line
 
-`#` at the start of a word begins a comment. A line that is wrong is a LineError with the reason,
-and the lines after it count.
+`#` at the start of a word begins a comment. A wrong line becomes a LineError with the reason; the lines after it are
+still read.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from pathlib import Path
 from typing import Any, NoReturn
 from collections.abc import Mapping
 
-from vrm.model.forms import shapes
+from vrm.model.forms import json_checks
 from vrm.model.forms.fields import REQUEST, TABLE, Field, asked_of
-from vrm.model.forms.kinds import EXAMPLE, LONGEST_TIME, FieldError, Kind, check_app
+from vrm.model.forms.field_types import EXAMPLE, LONGEST_TIME, FieldError, Kind, check_app
 from vrm.model.quantities import numbers
 from vrm.system.plugins import PluginError
 from vrm.system.printing.text import printable
-from vrm.workload.added import added
+from vrm.workload.extension_fields import added
 
 LONGEST = 16384
-"""Bytes of the longest line that is read."""
+"""Maximum length in bytes of a line."""
 
 UNKNOWN_TIME = 3600.0
-"""Seconds that a job without an estimate is taken to run at most."""
+"""Assumed maximum run time in seconds of a job without an estimate."""
 
 
 class LineError(ValueError):
-    """A line that names no job as it should; the text says what is there and what is wanted.
+    """A line that does not describe a job correctly; the text says what was found and what is expected.
 
-    `app` is the program as far as the line names one, `jobs` how many ids the line takes: as many
-    as its array has, so that the ids after it are those that its author had counted.
+    `app` is the program, if the line names one. `jobs` is the number of ids that the line uses: the size of its
+    array, so that later jobs get the ids that the author of the file expects.
     """
 
     app = ""
@@ -55,11 +55,10 @@ class LineError(ValueError):
 
 @dataclass(frozen=True)
 class QueueLine:
-    """The job that a line asks for. `seconds` is the estimate (UNKNOWN_TIME is `assumed` where the
-    line has none), `delay` the seconds until the next
-    line in a recorded queue (None where the column is missing), `fields` the values of the
-    `key=value` fields as FIELDS reads them. `items` are those of `each=`, by the indices of the array (see
-    `vrm.workload.each`).
+    """The job that a line requests. `seconds` is the estimate (UNKNOWN_TIME if the line has none; then `assumed` is
+    True), `delay` the seconds until the next line in a recorded queue (None if the column is missing), `fields` the
+    values of the `key=value` fields as FIELDS reads them. `items` are the items of `each=`, by array index (see
+    `vrm.workload.each_field`).
     """
 
     app: str
@@ -73,14 +72,14 @@ class QueueLine:
 
     @property
     def values(self) -> dict[str, Any]:
-        """What it says of the job, by the attributes that keep it (see `vrm.model.forms.fields.made`)."""
+        """The values of the line, by the attributes of a job that keep them (see `vrm.model.forms.fields.made`)."""
         return {"app": self.app, "procs": self.procs, "walltime": self.seconds,
                 "exclusive": self.exclusive,
                 **{field_of(key).at: value for key, value in self.fields.items() if key != "each"},
                 **({"each": self.items} if self.items else {})}
 
     def values_at(self, directory: str | Path) -> dict[str, Any]:
-        """The same, with the paths that it names seen from this directory."""
+        """Return `values` with the paths in the line taken relative to this directory."""
         found = self.values
         for name in ("directory", "file"):
             if found.get(name):
@@ -91,7 +90,7 @@ class QueueLine:
         return found
 
     def __str__(self) -> str:
-        """The line of a queue file that says this."""
+        """Return the line in the form of a queue file."""
         words = [self.app, str(self.procs), _plain(self.seconds), str(int(self.exclusive))]
         if self.delay is not None:
             words.append(_plain(self.delay))
@@ -111,25 +110,25 @@ def _number(text: str) -> float:
 
 COLUMNS: dict[str, Field] = {
     **{field.word: field for field in TABLE if field.word and field.option is None},
-    "delay": Field("delay", Kind(_number, shapes.number), "the seconds until the next line, 0 or "
+    "delay": Field("delay", Kind(_number, json_checks.number), "the seconds until the next line, 0 or "
                    f"more and at most {LONGEST_TIME}")}
-"""What stands first in a line, in this order: the fields of the table that `vrm submit` has no option
-for, and the delay of a recorded line."""
+"""The first words of a line, in this order: the fields of the table for which `vrm submit` has no option, and the
+delay of a recorded line."""
 
 _COLUMNS = tuple(COLUMNS.items())
 
 _OF_ONE = frozenset(("cores", "args", "file", "script", "malleable"))
-"""The fields that a coupled job has not."""
+"""Fields that a coupled job cannot have."""
 
 _OF_APP = frozenset(("file",))
-"""The fields that the first column can say."""
+"""Fields that the first column can set."""
 
 FIELDS: dict[str, Field] = {field.word: field for field in TABLE if field.option is not None}
 """The `key=value` fields."""
 
 
 def parse_line(text: str) -> QueueLine:
-    """The job that a line asks for; LineError when it is wrong, blank or only a comment."""
+    """Return the job that a line requests. Raises LineError if the line is wrong, blank or only a comment."""
     words = words_of(text)
     if not words:
         raise LineError(f"the line names no job; a job is for example `{EXAMPLE}`")
@@ -137,7 +136,7 @@ def parse_line(text: str) -> QueueLine:
 
 
 def job_of_words(words: list[str]) -> QueueLine:
-    """The job that the words of a line ask for; LineError when they are wrong."""
+    """Return the job that the words of a line request. Raises LineError if they are wrong."""
     try:
         return _understood(words)
     except LineError as wrong:
@@ -156,7 +155,7 @@ _LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "srun"
 
 
 def _bare(words: list[str]) -> str:
-    """The line that is meant by a launcher with its options: the program with its ranks and arguments."""
+    """Return a correct line for a line that calls a launcher: the program with its ranks and arguments."""
     rest, ranks = list(words[1:]), "1"
     while len(rest) > 1 and rest[0].startswith("-"):
         option, equals, value = rest.pop(0).partition("=")
@@ -184,7 +183,7 @@ def _understood(words: list[str]) -> QueueLine:
                             f"example `{EXAMPLE}`, and then key=value fields")
         else:
             column, entry = entries[index]
-            if index == 0 and "/" in word:  # a program elsewhere, called by its last name
+            if index == 0 and "/" in word:  # a program given by its path; its name is the last part
                 fields["file"] = _read("file", word, FIELDS["file"])
                 word = word.rsplit("/", 1)[1]
             values[column] = _read(column, word, entry)
@@ -205,7 +204,7 @@ def _understood(words: list[str]) -> QueueLine:
 
 
 def _take(fields: dict[str, Any], key: str, value: str) -> None:
-    """Read a field, and enter it into those of the line."""
+    """Read a field and add it to the fields of the line."""
     field = field_of(key)
     read = _read(key, value, field)
     if field.kind.repeated:
@@ -231,7 +230,7 @@ def _read(name: str, text: str, entry: Field) -> Any:
 
 
 def field_of(key: str) -> Field:
-    """Return the field of this word, of vrm or of an extension. Raises LineError where there is none."""
+    """Return the field of this name, of vrm or of an extension. Raises LineError if there is none."""
     field = FIELDS.get(key)
     if field is None:
         try:
@@ -262,7 +261,7 @@ _QUOTING = re.compile(r"['\"\\]")
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a line without its comment. LineError for open quotes and control characters."""
+    """Return the words of a line without its comment. Raises LineError for open quotes and control characters."""
     text = text.rstrip("\r\n")
     for part in _PART.finditer(text) if "#" in text else ():
         if part.group(1):
@@ -274,7 +273,7 @@ def words_of(text: str) -> list[str]:
                         f"place {control.start() + 1}; a queue file is plain text, for example "
                         f"`{EXAMPLE}`")
     if not _QUOTING.search(text):
-        return [word for word in _BLANKS.split(text) if word]  # the same, and much faster
+        return [word for word in _BLANKS.split(text) if word]  # same result as shlex, much faster
     try:
         return shlex.split(text)
     except ValueError:
@@ -283,7 +282,7 @@ def words_of(text: str) -> list[str]:
 
 
 def show(text: str, longest: int = 60) -> str:
-    """The text as a message may show it: short, and without what a terminal would obey."""
+    """Return the text for use in a message: shortened, and without characters that would control a terminal."""
     return printable(text, longest)
 
 

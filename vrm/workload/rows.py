@@ -1,8 +1,8 @@
-"""Workloads that are tables or logs: what a row says of a job, how that becomes a job, and which rows
-are left out. The forms themselves (CSV, sacct, PBS, Eurora) are a file each.
+"""Workloads that are tables or logs: the contents of a row, its conversion to a job, and which rows are left out.
+Each file format (CSV, sacct, PBS, Eurora) has a module of its own.
 
-A row says nodes, cores and amounts over all of them; a job of vrm has tasks. `request_of` says how the
-one becomes the other. Rows that are dropped or changed are counted, by reason.
+A row has nodes, cores and amounts over all of them; a job of vrm has tasks. `request_of` converts the one into the
+other. Dropped and changed rows are counted, by reason.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 
 from vrm.model.amounts import GPU, MEMORY
 from vrm.model.job import Job, Request
-from vrm.model.quantities import LOG_MEMORY, memory_parts, of_parts, scale
+from vrm.model.quantities import LOG_MEMORY, memory_parts, seconds_of_parts, scale
 from vrm.workload.submission import Submission
 from vrm.workload.columns import LONGEST
 from vrm.workload.swf import LARGEST_ID, Selection, TraceError
@@ -29,11 +29,11 @@ from vrm.workload.swf import LARGEST_ID, Selection, TraceError
 NOTHING: Mapping[str, float] = {}
 
 
-class Asked(NamedTuple):
-    """What a row says of a job; 0, empty and None where it says nothing.
+class RowRequest(NamedTuple):
+    """The contents of a row about a job; 0, empty or None for what the row does not have.
 
-    Times in seconds; `limit` is the requested time. `cores` and `total` are over all nodes, amounts
-    as people count them (memory in GiB). `start` is when it really started.
+    Times are in seconds; `limit` is the requested time. `cores` and `total` are sums over all nodes; amounts are in
+    the usual units (memory in GiB). `start` is the real start time.
     """
 
     id: int
@@ -56,15 +56,15 @@ class Asked(NamedTuple):
     start: float | None = None
 
 
-def request_of(asked: Asked, units: bool = False, counts: Any = None) -> Request:
-    """The request of a row.
+def request_of(asked: RowRequest, units: bool = False, counts: Any = None) -> Request:
+    """Return the request of a row.
 
-    Each core is a task of its own, unless the row says how many tasks there are: then these share its
-    cores. A row of n nodes is a job on exactly n nodes, with an equal share of tasks and amounts on
-    each. With `units` it is n equal tasks, each with its share of cores and amounts, and several of
-    them may be on one node. A row that does not say its nodes goes anywhere: amounts over all nodes
-    are shared by its tasks, or (GPUs that its tasks cannot share) it has one node. Whole things that
-    cannot be shared equally are rounded up. `counts(name)` says whether a resource counts here.
+    Each core is a task, unless the row has a number of tasks: then these share its cores. A row of n nodes becomes a
+    job on exactly n nodes, with an equal share of tasks and amounts on each. With `units` it becomes n equal tasks,
+    each with its share of cores and amounts, and several of them may be on one node. A row without a number of nodes
+    can run anywhere: amounts over all nodes are divided among its tasks, or (for GPUs that cannot be divided among
+    the tasks) it gets one node. Integer resources that cannot be divided equally are rounded up. `counts(name)`:
+    whether a resource is used.
     """
     def kept(amounts: Mapping[str, float]) -> dict[str, float]:
         return {name: amount for name, amount in amounts.items()
@@ -108,11 +108,11 @@ def _sum(*parts: Mapping[str, float]) -> dict[str, float]:
 
 @dataclass
 class Rows:
-    """A workload of rows; a subclass says in `asked` what they are.
+    """A workload of rows; a subclass reads them in `asked`.
 
-    Times of the epoch are counted from the first submission. A job is taken when it ran for more than
-    0 s and has cores. Its estimate is the requested time, else the run time, and never less than the
-    run time unless `rules.keep_estimates`. `waited` says how long the jobs really waited, by their numbers.
+    Epoch times are counted from the first submission. A row becomes a job if it ran for more than 0 s and has cores.
+    Its estimate is the requested time, or else the run time, and never less than the run time unless
+    `rules.keep_estimates`. `waited` holds the real waiting times (seconds) by job number.
     """
 
     path: Path
@@ -132,12 +132,12 @@ class Rows:
         self.name = self.name or str(self.path)
         self.header: dict[str, str] = {}
 
-    def asked(self) -> Iterator[Asked]:
-        """What the rows say, in their order; counts in `dirt` those that say no job."""
+    def asked(self) -> Iterator[RowRequest]:
+        """Yield the contents of the rows in order; count rows without a job in `dirt`."""
         raise NotImplementedError
 
     def lines(self) -> Iterator[tuple[int, str]]:
-        """The lines of the file with their numbers, from 1 on. Raises TraceError."""
+        """Yield the lines of the file with their numbers, from 1. Raises TraceError."""
         try:
             with open(self.path, "rb") as raw:
                 packed = raw.read(2) == b"\x1f\x8b"
@@ -154,17 +154,17 @@ class Rows:
             raise self.wrong(f"damaged gzip file ({error}); fetch it again") from error
 
     def wrong(self, message: str, line: int = 0) -> TraceError:
-        """The error with the place."""
+        """Return an error with the file and line."""
         return TraceError(f"{self.name}:{line}: {message}" if line else f"{self.name}: {message}")
 
     @staticmethod
     def tells(line: str) -> bool:
-        """Whether a file whose first line (but remarks and empty ones) is `line` is of this format."""
+        """Return whether `line`, the first line of a file that is neither a comment nor empty, shows this format."""
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[Submission]:
         self.taken, self.dirt, self.waited = 0, Counter(), {}
-        rows = sorted(self.asked(), key=lambda one: one.submit)  # stable: then as they stand
+        rows = sorted(self.asked(), key=lambda one: one.submit)  # stable: equal times keep their order
         origin = 0.0
         if rows and rows[0].submit >= EPOCH:
             origin = rows[0].submit
@@ -197,8 +197,8 @@ class Rows:
                                  request.exclusive, request.cores_per_task, user=one.user,
                                  queue=one.queue, request=request), one.run)
 
-    def _known_request(self, one: Asked, known: dict[Any, tuple[Request, tuple[str, ...]]]) -> Request:
-        """The request of a row, one object for all rows that ask alike."""
+    def _known_request(self, one: RowRequest, known: dict[Any, tuple[Request, tuple[str, ...]]]) -> Request:
+        """Return the request of a row; rows with equal requests share one object."""
         key = _key(one)
         if key not in known:
             known[key] = self._request(one)
@@ -206,8 +206,8 @@ class Rows:
         self.dirt.update(passed_over)
         return request
 
-    def _sound(self, one: Asked) -> bool:
-        """Whether the row is a job that ran."""
+    def _sound(self, one: RowRequest) -> bool:
+        """Return whether the row is a job that ran."""
         if one.run <= 0:
             self.dirt["dropped: run time 0"] += 1
         elif one.submit < 0:
@@ -218,7 +218,7 @@ class Rows:
             return True
         return False
 
-    def _limit(self, one: Asked) -> float:
+    def _limit(self, one: RowRequest) -> float:
         if one.limit <= 0:
             self.dirt["no requested time: run time instead"] += 1
             return one.run
@@ -227,9 +227,9 @@ class Rows:
             return one.run
         return one.limit
 
-    def _request(self, one: Asked) -> tuple[Request, tuple[str, ...]]:
-        """The request of a row, and what of it is passed over: memory (nothing is said of that), other
-        resources that vrm does not know by itself, and features, where no node of the machine has them."""
+    def _request(self, one: RowRequest) -> tuple[Request, tuple[str, ...]]:
+        """Return the request of a row, and messages about what is ignored: resources that vrm does not know by
+        itself, and features, if no node of the machine has them. Memory may be ignored, too, without a message."""
         rules, passed_over = self.rules, []
 
         def counts(name: str) -> bool:
@@ -251,11 +251,11 @@ class Rows:
 
 
 EPOCH = 1e8
-"""Seconds from which on a time is one of the epoch (1973), not one of a workload."""
+"""Times from here on (seconds, 1973) are epoch times; smaller ones are relative times of a workload."""
 
 
-def _key(one: Asked) -> Any:
-    """What its request depends on, as a key."""
+def _key(one: RowRequest) -> Any:
+    """Return a key of everything that the row's request depends on."""
     return (one.nodes, one.cores, one.tasks, one.tasks_per_node, one.exclusive, one.features,
             *(tuple(sorted(each.items())) for each in
               (one.total, one.per_node, one.per_task, one.licences)))
@@ -264,26 +264,26 @@ def _key(one: Asked) -> Any:
 # ---------------------------------------------------------------------------- words of logs
 
 def clock(text: str) -> float:
-    """Whole seconds of `[days-][hours:]minutes:seconds`, or a number; 0 for anything else, such as
+    """Return whole seconds of `[days-][hours:]minutes:seconds` or of a number; 0 for any other text, such as
     UNLIMITED."""
     text = text.strip()
     try:
-        return of_parts(text.partition(".")[0] if ":" in text else text)
+        return seconds_of_parts(text.partition(".")[0] if ":" in text else text)
     except ValueError:
         return 0.0
 
 
 def gibibytes(text: str, unit: str = "") -> float:
-    """GiB of a text such as 4G, 4096mb or 62.50G; a bare number is in `unit` (k, m, g; none: bytes).
+    """Return GiB of a text such as 4G, 4096mb or 62.50G; a bare number is in `unit` (k, m, g; empty: bytes). Raises
     ValueError for another text."""
     whole, fraction, each = memory_parts(text.strip(), LOG_MEMORY._replace(alone=unit))
     return float(whole + fraction) * (each / scale("G"))
 
 
 def moment(text: str) -> float | None:
-    """Seconds of the epoch of a date (`2024-03-31T02:30:00`, with a blank or a zone, too) or of a
-    number; None for Unknown, None and nothing. A date without a zone counts as UTC: a change of the
-    clocks is not corrected. ValueError for another text."""
+    """Return epoch seconds of a date (`2024-03-31T02:30:00`; also with a blank instead of T, or a zone) or of a
+    number; None for Unknown, None and an empty text. A date without a zone is taken as UTC: clock changes are not
+    corrected. Raises ValueError for another text."""
     text = text.strip()
     if text.lower() in ("", "unknown", "none", "n/a", "(null)", "-1"):
         return None
@@ -298,13 +298,13 @@ _UNFIT = re.compile(r"[^A-Za-z0-9._+-]")
 
 
 def program(text: str) -> str:
-    """The name of a job as that of a program: other characters than letters, digits and `._+-` become
-    `_`."""
+    """Return a job name as a valid program name: characters other than letters, digits and `._+-` become `_`."""
     return _UNFIT.sub("_", text.strip())[:64].lstrip("-") or "app"
 
 
 def whole(text: str) -> int:
-    """A whole number, as `12`, `12.0` or `1.5K` (sacct rounds so); 0 for nothing. ValueError."""
+    """Return the integer of a text such as `12`, `12.0` or `1.5K` (as sacct rounds); 0 for an empty text. Raises
+    ValueError."""
     text = text.strip()
     if not text:
         return 0

@@ -1,4 +1,4 @@
-"""What a simulation is fed with: jobs together with what only the future knows about them."""
+"""The input of a simulation: jobs, together with facts that only the future shows."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from vrm.model.job import PLAIN, Dependency, Details, Job
 class Submission(NamedTuple):
     """A job, and its real run time in seconds, which no scheduler may see.
 
-    It starts only after the jobs of `after`, which have lower ids, have ended as it wants (those
-    that are not in the workload count as completed), and never if it is `held`, or `refused` for
-    the reason that is given. `details` are what else it was submitted with: its retries, which it
-    uses up when it is ended at its walltime, and what is kept for its record.
+    It starts only after its dependencies `after` are met; these jobs have lower ids, and those that are not in the
+    workload count as completed. It never starts if it is `held`, or `refused` (the text is the reason). `details` are
+    its other submission data: its retries, which are used when it is ended at its walltime, and the values for its
+    record.
     """
 
     job: Job
@@ -25,7 +25,7 @@ class Submission(NamedTuple):
 
     @property
     def plain(self) -> bool:
-        """Whether it says no more than its job and run time."""
+        """Whether it has only a job and a run time."""
         return self[2:] == _NOTHING
 
 

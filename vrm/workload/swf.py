@@ -1,8 +1,8 @@
 """Traces in the Standard Workload Format 2.2, plain or gzipped: read as a stream, and written.
 
-Format: D. Feitelson, "The Standard Workload Format", Parallel Workloads Archive; 18 fields, -1
-where a value is not known, header lines `; Key: value`. Real traces are not clean: every row
-that is dropped or changed is counted, by reason, in `Trace.dirt`.
+Format: D. Feitelson, "The Standard Workload Format", Parallel Workloads Archive; 18 fields, -1 for unknown values,
+header lines `; Key: value`. Real traces contain errors: every row that is dropped or changed is counted, by reason,
+in `Trace.dirt`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from vrm.workload.submission import Submission
 
 FIELDS = 18
 NEEDED = 14
-"""Fields without which a row says no job: up to the executable."""
+"""Number of fields that a row must have to describe a job: up to the executable."""
 
 LARGEST_ID = 2 ** 63 - 1
 _REMARK = (b";", b"#")
@@ -39,18 +39,16 @@ class TraceError(ValueError):
 
 @dataclass(frozen=True)
 class Selection:
-    """Which rows of a workload are taken, and how they are changed.
+    """Which rows of a workload are used, and how they are changed.
 
-    `first` and `last` are job numbers (inclusive), `begin` and `end` submission times in
-    seconds of the trace (`end` is not included). `load` divides the times between submissions:
-    2 makes the load twice as high. `clean` drops what has no sensible run: status cancelled
-    (5) before it started, and partial executions (2 to 4), which other rows sum up.
-    `largest` is the number of processors of the machine; larger jobs are dropped when given.
-    `memory`: whether requested memory counts. `units`: a row of n nodes is n equal parts, several of
-    which may be on one node (see `vrm.workload.rows.request_of`). `resources` are the names of those
-    that the machine has, and `features` those that its nodes offer (None: not known).
-    `keep_estimates` leaves requested times below the run time as they are; otherwise they are raised to it.
-    Raises ValueError for a load that is not above 0.
+    `first` and `last` are job numbers (inclusive), `begin` and `end` submission times in seconds of the trace (`end`
+    is not included). `load` divides the times between submissions: 2 makes the load twice as high. `clean` drops rows
+    without a meaningful run: status cancelled (5) before it started, and partial executions (2 to 4), which other
+    rows sum up. `largest` is the number of processors of the machine: if given, larger jobs are dropped. `memory`:
+    use requested memory. `units`: a row of n nodes is n equal parts, and one node may have several (see
+    `vrm.workload.rows.request_of`). `resources` are the names of the machine's resources, and `features` those that
+    its nodes offer (None: not known). `keep_estimates` leaves requested times below the run time unchanged; otherwise
+    they are raised to the run time. Raises ValueError for a load that is not above 0.
     """
 
     first: int | None = None
@@ -72,7 +70,7 @@ class Selection:
             raise ValueError(f"the load factor must be above 0, not {self.load:g}")
 
     def wants(self, job_id: int, submit: float) -> bool:
-        """Whether a job lies within the limits."""
+        """Return whether a job is within the limits of job numbers and submission times."""
         return ((self.first is None or job_id >= self.first)
                 and (self.last is None or job_id <= self.last)
                 and (self.begin is None or submit >= self.begin)
@@ -80,7 +78,7 @@ class Selection:
 
 
 def __getattr__(name: str) -> Any:
-    """`Rules`, the name that `Selection` had, for one more version."""
+    """Return `Selection` for its old name `Rules`, which is kept for one more version."""
     if name != "Rules":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     warnings.warn("vrm.workload.swf.Rules: write Selection", DeprecationWarning, stacklevel=2)
@@ -91,15 +89,15 @@ def __getattr__(name: str) -> Any:
 class Trace:
     """An SWF file: its header, and the submissions as a stream.
 
-    A row is taken when its run time is above 0, its processors (requested, else allocated) are
-    at least 1 and its submission time is not negative. The estimate is the requested time,
-    else the run time, and never less than the run time unless `rules.keep_estimates`. Times are the
-    trace's own seconds. Preceding jobs and think times (fields 17 and 18) are not followed: jobs
-    come when the trace says that they came. Lines that begin with `;` or `#` are remarks. Where memory
-    counts (see `Selection`), field 10 is what each processor asks for, in KiB. Field 15 is the queue.
+    A row becomes a job when its run time is above 0, its processors (requested, else allocated) are at least 1 and
+    its submission time is not negative. The estimate is the requested time, else the run time, and never less than
+    the run time unless `rules.keep_estimates`. Times are the trace's own seconds. Preceding jobs and think times
+    (fields 17 and 18) are ignored: jobs are submitted at the times in the trace. Lines that begin with `;` or `#` are
+    comments. If memory is used (see `Selection`), field 10 is the requested memory per processor in KiB. Field 15 is
+    the queue.
 
-    Job numbers need not rise, but each is that of one job: a row whose number was used before
-    gets one above all others. `name` is what messages call the file (its path unless given).
+    Job numbers need not increase, but each is used for one job: a row whose number was used before gets one above all
+    others. `name` is the file's name in messages (default: its path).
     """
 
     path: Path
@@ -121,7 +119,7 @@ class Trace:
 
     @property
     def processors(self) -> int | None:
-        """Processors of the machine by the header (its nodes, if it names no processors)."""
+        """Processors of the machine according to the header (or its nodes, if it has no number of processors)."""
         for key in ("MaxProcs", "MaxNodes"):
             number = _header_number(self.header.get(key, ""))
             if number:
@@ -130,17 +128,17 @@ class Trace:
 
     @property
     def nodes(self) -> int | None:
-        """Nodes of the machine by the header."""
+        """Nodes of the machine according to the header."""
         return _header_number(self.header.get("MaxNodes", ""))
 
     @property
     def unix_start(self) -> int | None:
-        """The moment of time 0, in seconds of the epoch, if the header tells it."""
+        """Epoch seconds of time 0, if the header has it."""
         return _header_number(self.header.get("UnixStartTime", ""))
 
     @property
     def read(self) -> float:
-        """The share of the file that has been read, or of its jobs that have been given (0 to 1)."""
+        """The fraction of the file that has been read, or of its jobs that have been returned (0 to 1)."""
         if self._given is not None:
             return self._given
         if self._raw is None or self._raw.closed or not self._bytes:
@@ -167,7 +165,7 @@ class Trace:
                                  ) from error
 
     def __iter__(self) -> Iterator[Submission]:
-        """The submissions, by time and then line; counts `taken` and `dirt` from 0."""
+        """Yield the submissions, sorted by time and then line; resets the counts `taken` and `dirt`."""
         self.taken = 0
         self.dirt = Counter()
         self._given = None
@@ -180,7 +178,7 @@ class Trace:
         with self._open() as lines:
             rows = self._rows(lines, repeated)
             if not in_order:
-                rows = iter(sorted(rows, key=lambda row: row.job.submit))  # stable: then by line
+                rows = iter(sorted(rows, key=lambda row: row.job.submit))  # stable: equal times keep line order
             for row in rows:
                 if self.rules.jobs is not None and self.taken >= self.rules.jobs:
                     return
@@ -188,8 +186,8 @@ class Trace:
                 yield row
 
     def blocks(self, users: Names, apps: Names) -> Iterator[Block]:
-        """The same submissions as columns, thousands at a time, with the names that are in them.
-        Counts as `__iter__`."""
+        """Yield the same submissions as columns, thousands at a time, and fill `users` and `apps`. Counts like
+        `__iter__`."""
         self.taken = 0
         self.dirt = Counter()
         rules, found = self.rules, None
@@ -211,8 +209,8 @@ class Trace:
 
     def _rows(self, lines: Iterable[bytes], repeated: int | None, first: int = 1
               ) -> Iterator[Submission]:
-        """The rows in the order of the lines, which are numbered from `first` on; `repeated` is the
-        largest number of a job where numbers repeat, else None."""
+        """Yield the submissions of these lines in order; line numbers begin with `first`. `repeated` is the largest
+        job number if job numbers repeat, else None."""
         rules, dirt, keep = self.rules, self.dirt, self.rules.keep_estimates
         filtered = any(value is not None for value in
                        (rules.first, rules.last, rules.begin, rules.end))
@@ -324,7 +322,8 @@ class Trace:
                                  request=request), run)
 
     def _with_memory(self, procs: int, text: bytes, line_number: int) -> Request | None:
-        """The request of so many processors with a memory in KiB for each; None where there is none."""
+        """Return a request of `procs` processors with this memory in KiB for each; None if the memory is not above
+        0."""
         try:
             size = int(text)
         except ValueError:
@@ -334,7 +333,7 @@ class Trace:
 
 
 def _number(text: bytes) -> float:
-    """A time; whole numbers stay whole, so that they are written as they were read."""
+    """Return a time; whole numbers stay int, so that they are written as they were read."""
     try:
         return int(text)
     except ValueError:
@@ -350,7 +349,7 @@ def _header_number(text: str) -> int | None:
 
 
 def _survey(lines: Iterable[bytes]) -> tuple[bool, bool]:
-    """Whether rows come by submission time, and whether job numbers rise."""
+    """Return whether the rows are sorted by submission time, and whether job numbers increase."""
     latest: float = float("-inf")
     last = -2
     in_order = rising = True
@@ -363,7 +362,7 @@ def _survey(lines: Iterable[bytes]) -> tuple[bool, bool]:
             except ValueError:
                 submit = float(second)
         except ValueError:
-            continue  # a remark, or else the reader complains or drops it
+            continue  # a comment, or a row that the reader reports or drops
         if submit < latest:
             in_order = False
         else:
@@ -375,7 +374,7 @@ def _survey(lines: Iterable[bytes]) -> tuple[bool, bool]:
 
 
 def _repeated(lines: Iterable[bytes]) -> int | None:
-    """The largest job number if one repeats."""
+    """Return the largest job number if any number repeats, else None."""
     numbers = array("q")
     for line in lines:
         words = line.split(None, 1)
@@ -383,18 +382,18 @@ def _repeated(lines: Iterable[bytes]) -> int | None:
             try:
                 numbers.append(int(words[0]))
             except (ValueError, OverflowError):
-                continue  # the reader complains
+                continue  # the reader reports it
     return max(numbers) if len(set(numbers)) < len(numbers) else None
 
 
 def _short(error: Exception) -> str:
-    """What an error says, of a long word only the beginning."""
+    """Return the text of an error, shortened to 120 characters."""
     text = str(error)
     return text if len(text) <= 120 else f"{text[:117]}..."
 
 
 def read_header(lines: Iterable[str]) -> dict[str, str]:
-    """The `; Key: value` lines at the top; lines of a repeated key are joined by newlines."""
+    """Return the `; Key: value` lines at the top; values of a repeated key are joined by newlines."""
     header: dict[str, str] = {}
     for line in lines:
         line = line.strip()
@@ -415,12 +414,12 @@ def write(path: str | Path, submissions: Iterable[Submission], header: dict[str,
           status: Callable[[int], int] = lambda job: 1, names: Iterable[Any] = ()) -> int:
     """Write a trace and return the number of its rows.
 
-    `header` gives the keys of the header lines in order; `starts(job id)`, when given, the
-    start and end of a job, from which the waiting time is taken; `status(job id)` how it ended
-    (1: completed). A path that ends in `.gz` is compressed.
+    `header` has the keys of the header lines in order. `starts(job id)`, if given, returns the start and end of a
+    job, from which the waiting time is computed; `status(job id)` returns its SWF status (1: completed). A path that
+    ends in `.gz` is compressed.
 
-    Users and programs that are no numbers get one; for those of `names` (objects with `app` and
-    `user`) the header says which.
+    Users and programs whose names are not numbers get a number; for those of `names` (objects with `app` and `user`)
+    the header lists the numbers.
     """
     path = Path(path)
     rows = 0
@@ -457,12 +456,13 @@ def write(path: str | Path, submissions: Iterable[Submission], header: dict[str,
 
 
 def _program(app: str) -> str:
-    """A program as the trace calls it: `7` for the `app7` that `Trace` makes of it."""
+    """Return a program's name in the trace: `7` for the `app7` that `Trace` makes of it."""
     return app[3:] if app == "app" or (app.startswith("app") and app[3:].isdigit()) else app
 
 
 def _code(name: str, known: dict[str, int]) -> int:
-    """A number for a name: its own if it is one, else the next (unknown is -1)."""
+    """Return a number for a name: the name itself if it is a number, else the next free one (-1 for an unknown
+    name)."""
     if not name:
         return -1
     if name.isdigit():

@@ -1,4 +1,4 @@
-"""Whether a program still writes a queue: it says so in a marker file while a manager runs."""
+"""Marker files that show managers whether a program still writes to a queue file."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from pathlib import Path
 from vrm.system.files import read_own, write_atomically
 
 HEARTBEAT = 20.0
-"""Seconds within which a writer touches its marker."""
+"""Maximum seconds between two touches of a marker by its writer."""
 _LOST = 6 * HEARTBEAT
 
 
 @dataclass(frozen=True)
-class Writer:
-    """What a marker tells of a queue's writer: `state` is none, writing or ended."""
+class WriterState:
+    """The state of a queue's writer according to its marker: `state` is none, writing or ended."""
 
     state: str
     reason: str
 
 
 class WriterMarker:
-    """While a program writes a queue: `with WriterMarker(queue) as marker:`, and `marker.beat()`
-    with every line, at least every HEARTBEAT seconds.
+    """Marks a queue as being written: `with WriterMarker(queue) as marker:`, and `marker.beat()` with every line, at
+    least every HEARTBEAT seconds.
 
-    The marker is the file `<queue>.writer`, a JSON object: `host`, `pid`, `start` (of the process,
-    in clock ticks since the boot, so that a reused pid is not mistaken for it) and `ended`. It
-    stays when the writer has ended, or else a manager that starts later could not know. Raises
-    RuntimeError when another program writes this queue, OSError when the marker can't be written.
+    The marker is the file `<queue>.writer`, a JSON object: `host`, `pid`, `start` (of the process, in clock ticks
+    since boot, so that a reused pid is not mistaken for it) and `ended`. The file stays after the writer has ended;
+    otherwise a manager that starts later could not know it. Raises RuntimeError if another program writes this queue,
+    OSError if the marker cannot be written.
     """
 
     def __init__(self, queue: str | Path) -> None:
@@ -42,7 +42,7 @@ class WriterMarker:
             touched = self.path.stat().st_mtime
         except FileNotFoundError:
             touched = 0.0
-        # Without a clock of its own, a marker on another host counts as just touched.
+        # No clock is read here: a marker from another host counts as just touched.
         other = writer_of(self.queue, touched)
         if other.state == "writing":
             raise RuntimeError(f"{self.queue} is being written already: {other.reason}; end that "
@@ -54,7 +54,7 @@ class WriterMarker:
         self._write(ended=True)
 
     def beat(self) -> None:
-        """Tell managers on other hosts that this writer is alive."""
+        """Show managers on other hosts that this writer is alive, by touching the marker."""
         os.utime(self.path)
 
     def _write(self, ended: bool) -> None:
@@ -64,16 +64,16 @@ class WriterMarker:
 
 
 def marker_path(queue: str | Path) -> Path:
-    """The marker file of a queue's writer."""
+    """Return the marker file of a queue's writer."""
     return Path(f"{queue}.writer")
 
 
-def writer_of(queue: str | Path, now: float) -> Writer:
-    """What is known of the writer of a queue file; `now` in epoch seconds.
+def writer_of(queue: str | Path, now: float) -> WriterState:
+    """Return the state of the writer of a queue file; `now` in epoch seconds.
 
-    On this host the process is looked for; on another, the marker must have been touched within
-    the last six heartbeats. Without a marker, or with one that is not understood, the state is
-    none: somebody may append by hand at any time, and the queue ends with an `end` line.
+    On this host, checks the process; on another host, the marker must have been touched within the last six
+    heartbeats. Without a marker, or with an invalid one, the state is none: a person may append lines by hand at any
+    time, and the queue ends with an `end` line.
     """
     marker = marker_path(queue)
     try:
@@ -82,26 +82,26 @@ def writer_of(queue: str | Path, now: float) -> Writer:
         host, pid, start, ended = (facts[key] for key in ("host", "pid", "start", "ended"))
         pid = int(pid)
     except FileNotFoundError:
-        return Writer("none", "no program has announced that it writes this queue")
+        return WriterState("none", "no program has announced that it writes this queue")
     except OSError as error:
-        return Writer("none", f"{marker} is not looked at: it {error.strerror}")
+        return WriterState("none", f"{marker} is not looked at: it {error.strerror}")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        return Writer("none", f"{marker} is not understood ({error}); remove it")
+        return WriterState("none", f"{marker} is not understood ({error}); remove it")
     who = f"process {pid} on {host}"
     if ended:
-        return Writer("ended", f"{who} has written all its lines")
+        return WriterState("ended", f"{who} has written all its lines")
     if host == socket.gethostname():
         if _process_start(pid) == start:
-            return Writer("writing", f"{who} is running")
-        return Writer("ended", f"{who} is gone")
+            return WriterState("writing", f"{who} is running")
+        return WriterState("ended", f"{who} is gone")
     if now - touched <= _LOST:
-        return Writer("writing", f"{who} gave a sign {max(0.0, now - touched):.0f} s ago")
-    return Writer("ended", f"{who} has given no sign for {now - touched:.0f} s")
+        return WriterState("writing", f"{who} gave a sign {max(0.0, now - touched):.0f} s ago")
+    return WriterState("ended", f"{who} has given no sign for {now - touched:.0f} s")
 
 
 def _process_start(pid: int) -> int | None:
-    """When the process started, in clock ticks since the boot; None when it does not run."""
-    from vrm.system.processes import read_stat  # with psutil, which commands that only look need not load
+    """Return when the process started, in clock ticks since boot; None if it does not run."""
+    from vrm.system.processes import read_stat  # imports psutil, which query commands need not load
 
     found = read_stat(pid)
     return None if found is None or found.dead else found.pid.started

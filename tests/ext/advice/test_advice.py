@@ -18,15 +18,15 @@ from vrm import cli
 from vrm.ext.advice import adviser
 from vrm.ext.advice.advice import (CLOSE, OBJECTIVES, Advice, Choice, Combination, Measure, advise, against,
                                  choose, close, combinations, reason, rules_name, spread, without_plans)
-from vrm.ext.advice.assumed import draws, told
+from vrm.ext.advice.assumed_draws import draws, told
 from vrm.ext.forecast.draws import History
-from vrm.ext.forecast.frozen import Frozen, of_jobs
-from vrm.ext.advice.planned import MOST_JOBS, plan
+from vrm.ext.forecast.frozen import FrozenRun, of_jobs
+from vrm.ext.advice.planned_run import MOST_JOBS, plan
 from vrm.ext.forecast.replay import limits, replay
-from vrm.ext.forecast.sharing import shared_out
+from vrm.ext.forecast.parallel import run_in_processes
 from vrm.ext.advice.whatif import Size, recommend, what_if
 from vrm.model import Cluster, Job, Node
-from vrm.model.measured.energy import Measured, PowerClass, Programs
+from vrm.model.measured.energy import MeasuredProgram, PowerClass, Programs
 from vrm.model.measured.heatmap import Heatmap
 from vrm.model.job import Details
 from vrm.model.measured.power import MARK
@@ -43,7 +43,7 @@ from vrm.workload.swf import Selection
 FCFS = Rules(backfill="easy", policy="compact")
 
 
-def frozen(sizes: Sequence[Sequence[float]], nodes: int = 4, rules: Rules = FCFS, **more: Any) -> Frozen:
+def frozen(sizes: Sequence[Sequence[float]], nodes: int = 4, rules: Rules = FCFS, **more: Any) -> FrozenRun:
     """Jobs of (ranks, seconds) that wait from the beginning, on nodes of one core."""
     cluster = Cluster.regular(nodes, 1, 1)
     jobs = [Job(number, "a", int(ranks), seconds) for number, (ranks, seconds) in enumerate(sizes)]
@@ -252,7 +252,7 @@ def test_what_a_process_raises_is_raised_here_and_no_process_is_left() -> None:
         return [1]
 
     with pytest.raises(RuntimeError, match="ValueError: the second part"):
-        shared_out(work, 2)
+        run_in_processes(work, 2)
 
     def killed(part: Any) -> list[int]:
         if part[0]:
@@ -260,8 +260,8 @@ def test_what_a_process_raises_is_raised_here_and_no_process_is_left() -> None:
         return [1]
 
     with pytest.raises(RuntimeError, match="was killed"):
-        shared_out(killed, 2)
-    assert shared_out(lambda part: [each for each in range(7) if each % part[1] == part[0]], 3) == [*range(7)]
+        run_in_processes(killed, 2)
+    assert run_in_processes(lambda part: [each for each in range(7) if each % part[1] == part[0]], 3) == [*range(7)]
 
 
 # ------------------------------------------------------------------------------------- before a run
@@ -388,15 +388,15 @@ def test_the_commands_answer_and_refuse(tmp_path: Path, monkeypatch: pytest.Monk
 def test_energy_is_advised_where_programs_were_measured() -> None:
     """Of two classes the second is slower and draws half: its energy is what the rules for energy give."""
     classes = {name: PowerClass(name) for name in ("fast", "slow")}
-    programs = Programs({"a": {"fast": Measured(100, 100), "slow": Measured(120, 50)}})
+    programs = Programs({"a": {"fast": MeasuredProgram(100, 100), "slow": MeasuredProgram(120, 50)}})
     cluster = Cluster([Node(name, (1,), features=frozenset({MARK + name}), power=power)
                        for name, power in classes.items()])
     cluster.programs = programs
     jobs = tuple(Submission(Job(at, "a", 1, 60.0, 200.0 * at), 60.0) for at in range(3))
 
-    def under(rules: Rules) -> Frozen:
+    def under(rules: Rules) -> FrozenRun:
         scheduler = compose(rules, cluster)
-        return Frozen(Run(State(scheduler.new_queue(), cluster), scheduler), 0.0, later=jobs)
+        return FrozenRun(Run(State(scheduler.new_queue(), cluster), scheduler), 0.0, later=jobs)
 
     today = Rules(backfill="eamc variant=base")
     rules = combinations(today, most=6, energy=True)

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from conftest import Site, descendants, wait_until
 
-from vrm.run import control
+from vrm.run import command_files
 from vrm.run.journal import files as journal
 from vrm.run.rundir import RunDirectory
 
@@ -43,7 +43,7 @@ def order(site: Site) -> list[int]:
 def ask(site: Site, command: dict[str, Any]) -> dict[str, Any]:
     """The manager's answer to a command."""
     run = RunDirectory(site.log, site.log, site.log / "state")
-    reply = control.wait_reply(run, control.send(run, command), 30.0)
+    reply = command_files.wait_reply(run, command_files.send(run, command), 30.0)
     assert reply is not None
     return reply
 

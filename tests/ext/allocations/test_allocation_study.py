@@ -62,7 +62,7 @@ def test_the_truth_is_the_whole_trace_run_on(study: Any, trace: Path) -> None:
     there = study.Trace(str(trace), 3)
     frozen = next(there.moments(1))
     truth = there.truth(frozen)
-    found = replay(frozen, truth._draws[0], truth.comers(0))
+    found = replay(frozen, truth._draws[0], truth.later_arrivals(0))
     alone = {row.id: row.start for row in simulate(there.jobs, Machine.of(16), Rules(policy="compact")).jobs}
     first = frozen.state.next_id + study.OURS
     starts = {there.jobs[job_id - first].job.id if job_id >= first else job_id: job.start for job_id, job in found.items()}

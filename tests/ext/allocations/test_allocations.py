@@ -13,14 +13,14 @@ from vrm.api import Machine, simulate
 from vrm.ext.allocations.arrivals import DAY, HORIZON, PACES, PastArrival, Stream, again, assumed
 from vrm.ext.allocations.bounds import bounds, read
 from vrm.ext.allocations.compare import LEAST, SURE, WIDER, PartRequest, RequestForecast, ShapeOutcome, Work, best, compare, judged, outcome, shapes, widened
-from vrm.ext.allocations.parts import Dealt, deal
-from vrm.ext.allocations.shapes import MOST, START_UP, Bounds, AllocationShape, limits, rounded, sizes
-from vrm.ext.allocations.site import Ask, of_snapshot
-from vrm.ext.allocations.slots import MOST as MOST_SLOTS, grain_of, in_slots, slots_of
-from vrm.ext.allocations.work import makespan, progress
-from vrm.ext.advice.assumed import RATIOS
+from vrm.ext.allocations.queue_parts import WeightedLine, deal
+from vrm.ext.allocations.shapes import MOST, START_UP, RequestLimits, AllocationShape, limits, rounded, sizes
+from vrm.ext.allocations.outer_site import RequestedAllocation, of_snapshot
+from vrm.ext.allocations.slots import MOST as MOST_SLOTS, cores_per_slot, in_slots, slots_of
+from vrm.ext.allocations.queue_progress import makespan, progress
+from vrm.ext.advice.assumed_draws import RATIOS
 from vrm.ext.forecast.draws import History
-from vrm.ext.forecast.frozen import Frozen, of_jobs
+from vrm.ext.forecast.frozen import FrozenRun, of_jobs
 from vrm.ext.forecast.replay import limits as as_limited
 from vrm.ext.forecast.site.snapshot import SiteJob, SiteNode, SiteReservation, Snapshot, SnapshotError
 from vrm.model import Cluster, Dependency, Job
@@ -39,7 +39,7 @@ def certain() -> History:
     return past
 
 
-def queue(jobs: Sequence[tuple[int, float]], nodes: int, first: int = 0) -> Frozen:
+def queue(jobs: Sequence[tuple[int, float]], nodes: int, first: int = 0) -> FrozenRun:
     """Jobs of (ranks, limit), with ids from the first on, on nodes of one core."""
     cluster = Cluster.regular(nodes, 1, 1)
     later = tuple(Submission(Job(number, "a", ranks, seconds), seconds) for number, (ranks, seconds) in enumerate(jobs, first))
@@ -58,8 +58,8 @@ def site(nodes: int, running: Sequence[tuple[int, float]] = (), waiting: Sequenc
     return Snapshot(0.0, [SiteNode(f"n{at}", 1, {"p": 1}) for at in range(nodes)], jobs)
 
 
-def limited(nodes: int, most: int = 0, longest: float = 1e6) -> Bounds:
-    return Bounds("p", nodes, 1, most or nodes, 1, longest)
+def limited(nodes: int, most: int = 0, longest: float = 1e6) -> RequestLimits:
+    return RequestLimits("p", nodes, 1, most or nodes, 1, longest)
 
 
 PAST = [(Job(number, "a", 1, 100.0, submit=0.0, user="zoe", queue="other"), 100.0) for number in range(10)]
@@ -150,7 +150,7 @@ def test_a_job_that_outruns_its_limit_is_interrupted_and_runs_again() -> None:
 
 
 def test_lines_are_dealt_so_that_parts_are_alike() -> None:
-    lines = [Dealt(str(area), 1, area) for area in (5, 1, 4, 3, 3)]
+    lines = [WeightedLine(str(area), 1, area) for area in (5, 1, 4, 3, 3)]
     assert deal(lines, 2) == [[0, 4], [1, 2, 3]]
     assert sorted(at for part in deal(lines, 3) for at in part) == [0, 1, 2, 3, 4]
 
@@ -160,9 +160,9 @@ def test_lines_are_dealt_so_that_parts_are_alike() -> None:
 
 def test_an_allocation_waits_for_what_is_before_it() -> None:
     found = of_snapshot(site(4, [(4, 1000.0)], [(2, 500.0)]), limited(4), "me", PAST)
-    assert found.given([Ask(2, 300.0, 200.0)], 0) == [(1000, 1200)]
-    assert found.given([Ask(4, 300.0, 200.0)], 7) == [(1500, 1700)]
-    assert found.given([Ask(2, 300.0, 200.0), Ask(2, 300.0, 100.0, 0), Ask(4, 99.0, 9.0, 1)], 0) == [
+    assert found.given([RequestedAllocation(2, 300.0, 200.0)], 0) == [(1000, 1200)]
+    assert found.given([RequestedAllocation(4, 300.0, 200.0)], 7) == [(1500, 1700)]
+    assert found.given([RequestedAllocation(2, 300.0, 200.0), RequestedAllocation(2, 300.0, 100.0, 0), RequestedAllocation(4, 99.0, 9.0, 1)], 0) == [
         (1000, 1200), (1200, 1300), (1500, 1509)]
 
 
@@ -171,7 +171,7 @@ def test_jobs_may_be_listed_in_any_order() -> None:
     there = site(4, [(4, 1000.0)], [(2, 500.0)])
     turned = replace(there, jobs=[*there.jobs[::-1], SiteJob("stuck", 9.0, 1, 1, 1, queue="p", stuck="held")])
     found = of_snapshot(turned, limited(4), "me", PAST)
-    assert found.given([Ask(4, 300.0, 200.0), Ask(4, 300.0, 200.0)], 0) == [(1500, 1700), (1700, 1900)]
+    assert found.given([RequestedAllocation(4, 300.0, 200.0), RequestedAllocation(4, 300.0, 200.0)], 0) == [(1500, 1700), (1700, 1900)]
 
 
 def test_a_window_of_backfilling_is_found_by_itself() -> None:
@@ -184,7 +184,7 @@ def test_a_window_of_backfilling_is_found_by_itself() -> None:
     assert late.start.p10 == 3600 + 7200 - LEAST
 
 
-def brute(snapshot: Snapshot, work: Frozen, shape: AllocationShape) -> float:
+def brute(snapshot: Snapshot, work: FrozenRun, shape: AllocationShape) -> float:
     """When all is done with a request, by whole simulations of both from their beginnings."""
     done: set[int] = set()
     lasts = []
@@ -246,7 +246,7 @@ def shared(jobs: Sequence[SiteJob]) -> Snapshot:
 
 def test_a_slot_is_a_node_where_no_two_jobs_fit_on_one() -> None:
     jobs = [SiteJob("1", 60.0, 16, 2, 8, queue="p", start=-1.0, places=((0, None), (2, None))), SiteJob("2", 60.0, 5, 1, 5)]
-    assert grain_of(shared(jobs), 8) == 0 and slots_of(3, 8, 0) == 3
+    assert cores_per_slot(shared(jobs), 8) == 0 and slots_of(3, 8, 0) == 3
     found = in_slots(shared(jobs), 0)
     assert [(job.nodes, job.per_node, [node for node, _ in job.places]) for job in found.jobs] == [(2, 1, [0, 2]), (1, 1, [])]
     assert [node.up for node in found.nodes] == [True, True, True, False] and found.nodes[0].classes == {"p": 1}
@@ -257,20 +257,20 @@ def test_shared_nodes_are_divided() -> None:
     jobs = [SiteJob("1", 60.0, 4, 1, 4, queue="p", start=-1.0, places=((0, None),)),
             SiteJob("2", 60.0, 2, 1, 2, queue="p", start=-1.0, places=((0, None),)),
             SiteJob("3", 60.0, 4, 2, 2, queue="p", start=-1.0, places=((0, None), (2, None))), SiteJob("4", 9.0, 6, queue="p")]
-    assert grain_of(shared(jobs), 8) == 2 and slots_of(3, 8, 2) == 12 and slots_of(1, 1, 2) == 1
+    assert cores_per_slot(shared(jobs), 8) == 2 and slots_of(3, 8, 2) == 12 and slots_of(1, 1, 2) == 1
     found = in_slots(shared(jobs), 2)
     assert len(found.nodes) == 16 and found.reservations[0].nodes == (4, 5, 6, 7)
     assert [[node for node, _ in job.places] for job in found.jobs] == [[0, 1], [2], [3, 8], []]
     assert [job.total for job in found.jobs] == [2, 1, 2, 3]
-    asked = of_snapshot(shared(jobs), Bounds("p", 3, 8, 3), "me", PAST)
+    asked = of_snapshot(shared(jobs), RequestLimits("p", 3, 8, 3), "me", PAST)
     assert any("counted in 2 cores" in each for each in asked.said)
-    assert asked.given([Ask(1, 60.0, 60.0)], 0)[0].start == 0  # seven slots are free, and job 4 takes three
-    assert asked.given([Ask(3, 60.0, 60.0)], 0)[0].start == 59
+    assert asked.given([RequestedAllocation(1, 60.0, 60.0)], 0)[0].start == 0  # seven slots are free, and job 4 takes three
+    assert asked.given([RequestedAllocation(3, 60.0, 60.0)], 0)[0].start == 59
 
 
 def test_a_large_site_has_slots_of_more_cores() -> None:
     many = Snapshot(0.0, [SiteNode(f"n{at}", 128) for at in range(1000)], [SiteJob("1", 60.0, 1)])
-    assert len(in_slots(many, grain_of(many, 128)).nodes) <= MOST_SLOTS
+    assert len(in_slots(many, cores_per_slot(many, 128)).nodes) <= MOST_SLOTS
 
 
 # -------------------------------------------------------------------------------- what is unknown
@@ -315,25 +315,25 @@ def test_jobs_that_nobody_sees_are_on_the_nodes_that_are_busy() -> None:
     quiet = site(3, [(1, 600.0)])
     hidden = replace(quiet, nodes=[replace(node, busy=at < 2) for at, node in enumerate(quiet.nodes)])
     found = of_snapshot(hidden, limited(3, longest=7200.0), "me", PAST)
-    assert found.given([Ask(1, 60.0, 60.0)], 0) == [(0, 60)] and found.given([Ask(2, 60.0, 60.0)], 0)[0].start == 600
-    assert found.given([Ask(3, 60.0, 60.0)], 0)[0].start == 7200  # by PAST: all of its limit
+    assert found.given([RequestedAllocation(1, 60.0, 60.0)], 0) == [(0, 60)] and found.given([RequestedAllocation(2, 60.0, 60.0)], 0)[0].start == 600
+    assert found.given([RequestedAllocation(3, 60.0, 60.0)], 0)[0].start == 7200  # by PAST: all of its limit
     assert any("1 nodes are busy with jobs that you may not see" in each and "2 hours" in each for each in found.said)
     spread = of_snapshot(hidden, limited(3, longest=7200.0), "me")
-    starts = {spread.given([Ask(3, 60.0, 60.0)], member)[0].start for member in range(50)}
+    starts = {spread.given([RequestedAllocation(3, 60.0, 60.0)], member)[0].start for member in range(50)}
     assert len(starts) > 5 and max(starts) <= 7200
 
 
 def test_priorities_that_do_not_follow_submissions_widen_the_range() -> None:
     fair = site(2, [(2, 600.0)], [(2, 100.0)] * 5)
     behind = of_snapshot(fair, limited(2), "me", PAST)
-    assert {behind.given([Ask(2, 60.0, 60.0)], member)[0].start for member in range(20)} == {1100}
+    assert {behind.given([RequestedAllocation(2, 60.0, 60.0)], member)[0].start for member in range(20)} == {1100}
     mixed = replace(fair, jobs=[replace(job, rank=rank) for job, rank in zip(fair.jobs, (0, 5, 9, 1, 7, 3))])
     drawn = of_snapshot(mixed, limited(2), "me", PAST)
-    assert len({drawn.given([Ask(2, 60.0, 60.0)], member)[0].start for member in range(40)}) > 2
+    assert len({drawn.given([RequestedAllocation(2, 60.0, 60.0)], member)[0].start for member in range(40)}) > 2
     assert any("yours, too" in each for each in drawn.said)
     mine = replace(mixed, jobs=[replace(job, user="me" if job.rank == 9 else job.user) for job in mixed.jobs])
     known = of_snapshot(mine, limited(2), "me", PAST)
-    assert {known.given([Ask(2, 60.0, 60.0)], member)[0].start for member in range(20)} == {700}
+    assert {known.given([RequestedAllocation(2, 60.0, 60.0)], member)[0].start for member in range(20)} == {700}
 
 
 def test_amounts_alone_are_no_site_to_plan_for() -> None:
@@ -354,11 +354,11 @@ NODES = [SiteNode("n0", 8, {"p": 8, "q": 8, "off": 8}), SiteNode("n1", 4, {"p": 
 
 def test_what_requests_may_be() -> None:
     there = Snapshot(0.0, NODES, [], longest={"q": 600.0}, default="p")
-    assert bounds(there, "", read(SCONTROL)) == Bounds("p", 3, 4, 3, 2, 86400)
-    assert bounds(there, "q", read(SCONTROL)) == Bounds("q", 2, 4, 2, 1, 600)
-    assert bounds(there, "p", read(QSTAT)) == Bounds("p", 3, 4, 2, 1, 43200)
-    assert bounds(there, "p", {}) == Bounds("p", 3, 4, 3, 1, math.inf)
-    assert bounds(Snapshot(0.0, [SiteNode("n0", 4)], []), "", {}) == Bounds("", 1, 4, 1, 1, math.inf)
+    assert bounds(there, "", read(SCONTROL)) == RequestLimits("p", 3, 4, 3, 2, 86400)
+    assert bounds(there, "q", read(SCONTROL)) == RequestLimits("q", 2, 4, 2, 1, 600)
+    assert bounds(there, "p", read(QSTAT)) == RequestLimits("p", 3, 4, 2, 1, 43200)
+    assert bounds(there, "p", {}) == RequestLimits("p", 3, 4, 3, 1, math.inf)
+    assert bounds(Snapshot(0.0, [SiteNode("n0", 4)], []), "", {}) == RequestLimits("", 1, 4, 1, 1, math.inf)
 
 
 @pytest.mark.parametrize("partition, text, said", [

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from vrm.ext.allocations.shapes import Bounds
-from vrm.ext.allocations.site import Ask, OuterSite, of_snapshot
+from vrm.ext.allocations.shapes import RequestLimits
+from vrm.ext.allocations.outer_site import RequestedAllocation, OuterSite, of_snapshot
 from vrm.ext.forecast.counted import CountedRun, NotCounted
-from vrm.ext.forecast.frozen import Frozen, of_jobs
+from vrm.ext.forecast.frozen import FrozenRun, of_jobs
 from vrm.ext.forecast.replay import replay
 from vrm.ext.forecast.site.snapshot import SiteJob, SiteNode, Snapshot
 from vrm.model import Cluster, Dependency, Job
@@ -39,7 +39,7 @@ def site(draw: random.Random) -> OuterSite:
                             after=(draw.choice(jobs).key,) if jobs and draw.random() < 0.1 else ()))
     down = set(free[:len(free) // 2]) if draw.random() < 0.3 else set()
     there = Snapshot(float(draw.randint(0, 10 ** 6)), [SiteNode(f"n{at}", 1, {"p": 1}, at not in down) for at in range(nodes)], jobs)
-    return of_snapshot(there, Bounds("p", nodes, 1, nodes, 1, 1e6), "me", (), 4)
+    return of_snapshot(there, RequestLimits("p", nodes, 1, nodes, 1, 1e6), "me", (), 4)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -48,14 +48,14 @@ def test_when_allocations_are_given(seed: int) -> None:
     there = site(draw)
     width = len(there.frozen.state.cluster.nodes) // 2
     for member in range(3):
-        asks = [Ask(draw.randint(1, width), limit, limit * draw.random(), draw.randrange(at) if at and draw.random() < 0.5 else None)
+        asks = [RequestedAllocation(draw.randint(1, width), limit, limit * draw.random(), draw.randrange(at) if at and draw.random() < 0.5 else None)
                 for at in range(draw.randint(1, 6)) for limit in [draw.choice(LIMITS)]]
         counted, there._counted = there.given(asks, member), None
         assert counted == there.given(asks, member)
         there._counted = CountedRun(there.frozen)
 
 
-def queue(jobs: Sequence[Submission], **rules: Any) -> Frozen:
+def queue(jobs: Sequence[Submission], **rules: Any) -> FrozenRun:
     cluster = Cluster.regular(3, 1, 4)
     frozen = of_jobs((), compose(Rules(**{"policy": "pack", **rules}), cluster), cluster)
     return replace(frozen, later=tuple(jobs))

@@ -13,12 +13,12 @@ import pytest
 
 from conftest import permissions_obeyed
 from vrm.ext.allocations.pool import batch
-from vrm.ext.allocations.pool.batch import Said, ended_in_pbs, ended_in_slurm
+from vrm.ext.allocations.pool.batch import CommandOutput, ended_in_pbs, ended_in_slurm
 from vrm.ext.allocations.pool.journal import PoolError, PoolJournal
 from vrm.ext.allocations.pool.lines import adding, lines_of, with_after
 from vrm.ext.allocations.pool.planning import enough
-from vrm.ext.allocations.pool.records import Fate, fate, ids_of, of_run
-from vrm.ext.allocations.pool.state import TAKEN_BACK, PoolState, PoolWish, surplus, taking
+from vrm.ext.allocations.pool.job_states import PoolJobStates, fate, ids_of, of_run
+from vrm.ext.allocations.pool.state import WITHDRAWN, PoolState, PoolDemand, surplus, taking
 from vrm.run.state import State
 
 JOIN = [{"do": "join", "name": name, "job": name} for name in ("a", "b")]
@@ -64,7 +64,7 @@ def test_requests_count_until_their_allocations_have_ended() -> None:
 def test_an_allocation_whose_request_was_taken_back_does_not_begin_and_one_that_has_begun_is_not_taken_back() -> None:
     state = PoolState([ADD, *({"do": "ask", "number": number, "nodes": 1, "seconds": 60.0} for number in range(2)),
                        {"do": "asked", "number": 0, "job": "a"}, {"do": "asked", "number": 1, "job": "b"}])
-    over = {"do": "over", "number": 0, "why": TAKEN_BACK}
+    over = {"do": "over", "number": 0, "why": WITHDRAWN}
     for entry in (over, *JOIN, {**over, "number": 1}, taking("a", [0]), taking("b", [1])):
         state.apply(entry)
     assert not state.is_live("a") and not state.may_join("a") and state.holder == {1: "b"}
@@ -117,7 +117,7 @@ class Manager:
             found = surplus(self.state, world.enough(self.state))
             if found:  # fewer are enough for what waits
                 yield
-                if self.append({"do": "over", "number": found[-1].number, "why": TAKEN_BACK}):
+                if self.append({"do": "over", "number": found[-1].number, "why": WITHDRAWN}):
                     world.cancelled.append(found[-1].job)
             self.look()
             jobs = world.draw.sample([*self.state.free], min(len(self.state.free), world.draw.randint(1, 3)))
@@ -247,7 +247,7 @@ def test_the_oldest_requests_that_are_enough_are_kept() -> None:
     state.apply({"do": "add", "lines": ["x 1 9"] * 4})
 
     def kept(*wish: float) -> list[int]:
-        state.apply({"do": "wish", **dict(zip(PoolWish._fields, wish))})
+        state.apply({"do": "wish", **dict(zip(PoolDemand._fields, wish))})
         return [each.number for each in state.pending() if each not in surplus(state, enough)]
     assert surplus(state, enough) == [] and kept(3, 9, 90.0, 36) == [0, 1, 2]
     assert kept(2, 9, 90.0, 36) == [0, 1]  # fewer
@@ -275,7 +275,7 @@ def _cancelled_before_it_is_written(patch: pytest.MonkeyPatch) -> None:
     real = Manager.append
 
     def append(self: Manager, entry: dict[str, Any]) -> bool:
-        return real(self, entry) or entry.get("why") == TAKEN_BACK
+        return real(self, entry) or entry.get("why") == WITHDRAWN
     patch.setattr(Manager, "append", append)
 
 
@@ -359,32 +359,32 @@ def test_a_journal_that_cannot_be_written_or_read(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("said, ended", [
-    (Said(0, "JobId=7 JobName=vrm JobState=RUNNING Reason=None", ""), False),
-    (Said(0, "JobId=7 JobState=COMPLETING", ""), False),
-    (Said(0, "JobId=7 JobState=PENDING", ""), False),
-    (Said(0, "JobId=7 JobState=CANCELLED Reason=None", ""), True),
-    (Said(0, "JobId=7 JobState=TIMEOUT", ""), True),
-    (Said(0, "JobId=7 JobState=NODE_FAIL", ""), False),  # the node may go on, out of Slurm's reach
-    (Said(1, "", "slurm_load_jobs error: Invalid job id specified"), True),
-    (Said(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"), None),
-    (Said(None, "", "scontrol: No such file or directory"), None)])
-def test_what_slurm_says_of_a_job(said: Said, ended: bool | None) -> None:
+    (CommandOutput(0, "JobId=7 JobName=vrm JobState=RUNNING Reason=None", ""), False),
+    (CommandOutput(0, "JobId=7 JobState=COMPLETING", ""), False),
+    (CommandOutput(0, "JobId=7 JobState=PENDING", ""), False),
+    (CommandOutput(0, "JobId=7 JobState=CANCELLED Reason=None", ""), True),
+    (CommandOutput(0, "JobId=7 JobState=TIMEOUT", ""), True),
+    (CommandOutput(0, "JobId=7 JobState=NODE_FAIL", ""), False),  # the node may go on, out of Slurm's reach
+    (CommandOutput(1, "", "slurm_load_jobs error: Invalid job id specified"), True),
+    (CommandOutput(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"), None),
+    (CommandOutput(None, "", "scontrol: No such file or directory"), None)])
+def test_what_slurm_says_of_a_job(said: CommandOutput, ended: bool | None) -> None:
     assert ended_in_slurm(said) is ended
 
 
 @pytest.mark.parametrize("said, ended", [
-    (Said(0, "Job Id: 7.s\n    Job_Name = vrm\n    job_state = R\n", ""), False),
-    (Said(0, "Job Id: 7.s\n    job_state = E\n", ""), False),
-    (Said(0, "Job Id: 7.s\n    job_state = F\n", ""), True),
-    (Said(153, "", "qstat: Unknown Job Id 7.s"), True),
-    (Said(111, "", "Connection refused"), None)])
-def test_what_pbs_says_of_a_job(said: Said, ended: bool | None) -> None:
+    (CommandOutput(0, "Job Id: 7.s\n    Job_Name = vrm\n    job_state = R\n", ""), False),
+    (CommandOutput(0, "Job Id: 7.s\n    job_state = E\n", ""), False),
+    (CommandOutput(0, "Job Id: 7.s\n    job_state = F\n", ""), True),
+    (CommandOutput(153, "", "qstat: Unknown Job Id 7.s"), True),
+    (CommandOutput(111, "", "Connection refused"), None)])
+def test_what_pbs_says_of_a_job(said: CommandOutput, ended: bool | None) -> None:
     assert ended_in_pbs(said) is ended
 
 
 def test_a_batch_system_that_does_not_answer_or_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not batch.BatchAnswers("lsf").ended("7") and not batch.BatchAnswers("slurm").ended("")
-    assert batch.run(["/bin/sleep", "60"], 0.1) == Said(None, "", "/bin/sleep has not answered within 0.1 s")
+    assert batch.run(["/bin/sleep", "60"], 0.1) == CommandOutput(None, "", "/bin/sleep has not answered within 0.1 s")
     assert batch.run(["/nowhere/x"]).status is None
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_CONF", "/x")
@@ -463,9 +463,9 @@ def test_lines_that_no_pool_takes(tmp_path: Path, line: str, said: str) -> None:
 def test_an_id_that_nobody_got_is_anothers(tmp_path: Path) -> None:
     """A manager died between saying which id a job was to have and entering it."""
     assert ids_of([{"job": 5, "id": 0}, {"job": 6, "id": 1}, {"job": 9, "id": 1}]) == {5: 0, 9: 1}
-    from vrm.run.journal.past import Past
-    assert fate(Past().state, {5: 0}) == Fate({}, set())
-    assert isinstance(Past().state, State)
+    from vrm.run.journal.history import RunHistory
+    assert fate(RunHistory().state, {5: 0}) == PoolJobStates({}, set())
+    assert isinstance(RunHistory().state, State)
     with pytest.raises(PoolError, match="journal: No such file"):
         of_run(tmp_path)
     (tmp_path / "journal").write_text("{}\nwhat?\n")

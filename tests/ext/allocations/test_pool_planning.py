@@ -15,7 +15,7 @@ from vrm import cli
 from vrm.ext.allocations.pool import planning
 from vrm.ext.allocations.pool.journal import PoolError, PoolJournal
 from vrm.ext.allocations.pool.planning import PoolPlan
-from vrm.ext.allocations.pool.state import PoolWish, nodes_of
+from vrm.ext.allocations.pool.state import PoolDemand, nodes_of
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def journal(tmp_path: Path, **options: Any) -> PoolJournal:
     return made
 
 
-def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, more: int = 3, **options: Any) -> PoolWish:
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, more: int = 3, **options: Any) -> PoolDemand:
     """What is asked for where `vrm plan` is this shell script."""
     (tmp_path / "plan").write_text(f"#!/bin/sh\n{program}\n")
     (tmp_path / "plan").chmod(0o755)
@@ -45,14 +45,14 @@ def test_the_best_request_that_the_pool_may_have(tmp_path: Path, monkeypatch: py
                                     {"nodes": 2, "at_once": 1, "chain": 2, "seconds": 90.0}]})
     program = f"echo \"$@\" >{tmp_path}/words; cat <<'X'\n{said}\nX"
     found = plan(tmp_path / "", monkeypatch, program, partition="p", history="/h")
-    assert found == PoolWish(3, 8, 60.0, 18)
+    assert found == PoolDemand(3, 8, 60.0, 18)
     words = (tmp_path / "words").read_text()
     assert f"plan {tmp_path}/todo.slurm-7 --json --at-once 1,2 --partition p --history /h" in words
     assert (tmp_path / "todo.slurm-7").read_text() == "x 1 9\nz 1 9\n"
     made = PoolJournal(tmp_path)
     made.look()
     for most, wish in (
-            (31, PoolWish(3, 8, 60.0, 9)), (17, PoolWish(2, 8, 60.0, 9)), (7, PoolWish(2, 2, 90.0, 9)), (3, PoolWish(1, 2, 90.0, 9))):
+            (31, PoolDemand(3, 8, 60.0, 9)), (17, PoolDemand(2, 8, 60.0, 9)), (7, PoolDemand(2, 2, 90.0, 9)), (3, PoolDemand(1, 2, 90.0, 9))):
         made.state.options["max_nodes"] = most
         assert PoolPlan(made, [0], 3).wish() == wish
     made.state.options["max_nodes"] = 1

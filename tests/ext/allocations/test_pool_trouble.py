@@ -18,8 +18,8 @@ from conftest import Site, wait_until
 from support.pools import Pool, lines, ran
 from support.testbed import LOGIN, Testbed
 from vrm import cli
-from vrm.ext.allocations.pool import batch, gone
-from vrm.ext.allocations.pool.batch import Said, ended_in_slurm
+from vrm.ext.allocations.pool import batch, dead_allocations
+from vrm.ext.allocations.pool.batch import CommandOutput, ended_in_slurm
 from vrm.ext.allocations.pool.journal import PoolError, PoolJournal
 from vrm.ext.allocations.pool.overview import of
 from vrm.ext.allocations.pool.state import PoolState, taking
@@ -34,7 +34,7 @@ def pool(site: Site) -> Pool:
     return Pool(site)
 
 
-FAILED = Said(0, "JobId=7 JobState=NODE_FAIL StartTime=2026-11-28T01:00:00 EndTime=2026-11-28T01:30:00 NodeList=n[1-2]", "")
+FAILED = CommandOutput(0, "JobId=7 JobState=NODE_FAIL StartTime=2026-11-28T01:00:00 EndTime=2026-11-28T01:30:00 NodeList=n[1-2]", "")
 
 
 @pytest.mark.parametrize("boots, ended", [
@@ -45,8 +45,8 @@ FAILED = Said(0, "JobId=7 JobState=NODE_FAIL StartTime=2026-11-28T01:00:00 EndTi
     ([], False)])
 def test_nodes_that_were_started_again_run_nothing_of_a_job(monkeypatch: pytest.MonkeyPatch, boots: list[str], ended: bool
                                                            ) -> None:
-    answer = Said(0, "\n".join(f"NodeName=n{at} State=IDLE BootTime={boot} LastBusyTime=Unknown"
-                               for at, boot in enumerate(boots)), "")
+    answer = CommandOutput(0, "\n".join(f"NodeName=n{at} State=IDLE BootTime={boot} LastBusyTime=Unknown"
+                                        for at, boot in enumerate(boots)), "")
     asked: list[Any] = []
     monkeypatch.setattr(batch, "run", lambda words: asked.append(words) or answer)
     assert ended_in_slurm(FAILED) is ended and asked == [["scontrol", "--oneliner", "show", "node", "n[1-2]"]]
@@ -69,13 +69,13 @@ def begun(tmp_path: Path, system: str = "slurm") -> PoolJournal:
 def test_somebody_says_that_an_allocation_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not while the batch system calls it running, and not while its manager writes."""
     made = begun(tmp_path)
-    monkeypatch.setattr(gone, "WATCHED", 0.5)
-    monkeypatch.setattr(gone, "LOOKS", 0.01)
-    answers = [Said(0, "JobId=7 JobState=RUNNING", "")]
+    monkeypatch.setattr(dead_allocations, "WATCHED", 0.5)
+    monkeypatch.setattr(dead_allocations, "LOOKS", 0.01)
+    answers = [CommandOutput(0, "JobId=7 JobState=RUNNING", "")]
     monkeypatch.setattr(batch, "run", lambda words: answers[0])
     with pytest.raises(PoolError, match=r"the batch system says that slurm-7 runs: end it first \(scancel 7\)"):
-        gone.give_back(made, "slurm-7")
-    answers[0] = Said(0, "JobId=7 JobState=NODE_FAIL", "")
+        dead_allocations.give_back(made, "slurm-7")
+    answers[0] = CommandOutput(0, "JobId=7 JobState=NODE_FAIL", "")
     state, ends = made.directory / "slurm-7" / "state", threading.Event()
 
     def write() -> None:
@@ -85,22 +85,22 @@ def test_somebody_says_that_an_allocation_is_gone(tmp_path: Path, monkeypatch: p
     writer.start()
     try:
         with pytest.raises(PoolError, match="the manager of slurm-7 has just written .*state: it lives"):
-            gone.give_back(made, "slurm-7")
+            dead_allocations.give_back(made, "slurm-7")
     finally:
         ends.set()
         writer.join()
     assert made.look().held_by("slurm-7") == [0, 1]
-    assert gone.give_back(made, "slurm-7") == 2
+    assert dead_allocations.give_back(made, "slurm-7") == 2
     assert [*made.look().free] == [0, 1, 2] and not made.state.is_live("slurm-7")
 
 
 def test_jobs_of_which_nobody_knows_whether_they_have_ended_are_not_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
                                                                               ) -> None:
     made = begun(tmp_path, "")
-    monkeypatch.setattr(gone, "WATCHED", 0.0)
+    monkeypatch.setattr(dead_allocations, "WATCHED", 0.0)
     (made.directory / "slurm-7" / "journal").unlink()
     with pytest.raises(PoolError, match="journal: No such file"):
-        gone.give_back(made, "slurm-7")
+        dead_allocations.give_back(made, "slurm-7")
     assert made.look().held_by("slurm-7") == [0, 1]
 
 
@@ -110,9 +110,9 @@ def test_a_batch_system_that_hangs_is_asked_once(tmp_path: Path, monkeypatch: py
         made.append({"do": "join", "name": f"slurm-{number}", "job": str(number)})
     asked: list[str] = []
 
-    def hangs(words: Any, seconds: float = 0.0) -> Said:
+    def hangs(words: Any, seconds: float = 0.0) -> CommandOutput:
         asked.append(words[-1])
-        return Said(None, "", "scontrol has not answered within 20 s")
+        return CommandOutput(None, "", "scontrol has not answered within 20 s")
     monkeypatch.setattr(batch, "run", hangs)
     assert "does not answer" not in of(made, asks=True).text() and asked == ["7", "8", "9", "10", "11"]  # it answers, wrongly
     monkeypatch.setattr(batch, "SECONDS", 0.0)

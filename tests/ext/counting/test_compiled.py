@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from vrm.model import Job
-from vrm.scheduling.backfilling import compressing
-from vrm.scheduling.backfilling.compressing import Compress
+from vrm.scheduling.backfilling import compression
+from vrm.scheduling.backfilling.compression import Compress
 from vrm.api import Machine, Rules, Submission, simulate
 from vrm.ext.counting.compiled import compiled
 
@@ -21,9 +21,9 @@ from vrm.ext.counting.compiled import compiled
 def nothing_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What was taken before is not, and the cache is empty."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    compressing._taken.clear()
+    compression._taken.clear()
     yield
-    compressing._taken.clear()
+    compression._taken.clear()
 
 
 def drawn(seed: int) -> list[Submission]:
@@ -50,8 +50,8 @@ def test_the_plans_are_the_same(algorithm: str) -> None:
 
     for seed in range(2):
         found = []
-        for compress in (compressing.compress, counted):
-            compressing._taken[:] = [compress]
+        for compress in (compression.compress, counted):
+            compression._taken[:] = [compress]
             outcome = simulate(drawn(seed), Machine.of(31), Rules(algorithm=algorithm, backfill="conservative"))
             found.append([(job.id, job.start) for job in outcome.jobs])
         assert found[0] == found[1]
@@ -60,17 +60,17 @@ def test_the_plans_are_the_same(algorithm: str) -> None:
 
 @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 def test_it_is_taken_for_long_plans(tmp_path: Path) -> None:
-    assert compressing.fastest(5) is compressing.compress
-    assert not compressing._taken
-    taken: Compress = compressing.fastest(1000)
-    assert taken is not compressing.compress and compressing.fastest(5) is compressing.compress
+    assert compression.fastest(5) is compression.compress
+    assert not compression._taken
+    taken: Compress = compression.fastest(1000)
+    assert taken is not compression.compress and compression.fastest(5) is compression.compress
     assert len(list((tmp_path / "cache" / "vrm").iterdir())) == 1
 
 
 def test_without_a_compiler_it_stays_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
-    assert compressing.fastest(1000) is compressing.compress
+    assert compression.fastest(1000) is compression.compress
     assert not os.path.exists(tmp_path / "cache")
 
 

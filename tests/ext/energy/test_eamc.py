@@ -8,7 +8,7 @@ import pytest
 from support.energy_facts import CLASSES, programs
 
 from vrm.model import Job, Node
-from vrm.model.measured.energy import Measured, PowerClass, Programs
+from vrm.model.measured.energy import MeasuredProgram, PowerClass, Programs
 from vrm.model.job import Request
 from vrm.scheduling.backfilling.dispatchers import make_backfilling
 from vrm.ext.energy.eamc import GOALS
@@ -143,7 +143,7 @@ def test_a_wide_job_goes_where_it_fits_at_all() -> None:
 
 def test_on_other_machines_and_dispatchers_time_counts_too() -> None:
     slow = PowerClass("slow", idle=5)
-    known = Programs({"a": {"fast": Measured(10, 100), "slow": Measured(30, 50)}})
+    known = Programs({"a": {"fast": MeasuredProgram(10, 100), "slow": MeasuredProgram(30, 50)}})
     found = simulate([Submission(Job(1, "a", 1, 100.0), 10.0)], Machine([Node("n", (1,), power=slow)]),
                      Rules(policy="compact", backfill="easy"), measured=Measurements(energy=known))
     assert found.summary["energy"] == 50 * 30 and found.summary["makespan"] == 30

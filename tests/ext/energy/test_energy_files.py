@@ -16,7 +16,7 @@ from vrm.config.problems import ConfigError
 from vrm.config.schema import dump, load
 from vrm.live.site.classes import declared
 from vrm.model import Cluster, Node
-from vrm.model.measured.energy import Coefficients, Measured
+from vrm.model.measured.energy import Coefficients, MeasuredProgram
 
 HEAD = "from_ghz,to_ghz,A,B,C,D,E,F\n"
 Write = Callable[..., None]
@@ -84,12 +84,12 @@ def test_mistakes_in_coefficients(write: Write, text: str, said: str) -> None:
 
 
 def test_a_database_is_written_and_read(write: Write) -> None:
-    write_program("db.yaml", "lu.C", "p1", Measured(52.4929, 386.44, 0.6693, 19.5747, 2.7))
-    write_program("db.yaml", "628.pot3d_s", "p1", Measured(10, 100))
-    write_program("db.yaml", "lu.C", "p2", Measured(57.4, 367))
-    write_program("db.yaml", "lu.C", "p1", Measured(52.5, 386, 0.67, 19.6, 2.7))
+    write_program("db.yaml", "lu.C", "p1", MeasuredProgram(52.4929, 386.44, 0.6693, 19.5747, 2.7))
+    write_program("db.yaml", "628.pot3d_s", "p1", MeasuredProgram(10, 100))
+    write_program("db.yaml", "lu.C", "p2", MeasuredProgram(57.4, 367))
+    write_program("db.yaml", "lu.C", "p1", MeasuredProgram(52.5, 386, 0.67, 19.6, 2.7))
     found = read_programs("db.yaml")
-    assert dict(found.of("lu.C")) == {"p1": Measured(52.5, 386, 0.67, 19.6, 2.7), "p2": Measured(57.4, 367)}
+    assert dict(found.of("lu.C")) == {"p1": MeasuredProgram(52.5, 386, 0.67, 19.6, 2.7), "p2": MeasuredProgram(57.4, 367)}
     assert list(found.of("lu.C")) == ["p1", "p2"]
     assert found.of("628.pot3d_s")["p1"].watts == 100
 
@@ -108,7 +108,7 @@ def test_a_damaged_database(write: Write, text: str, said: str) -> None:
         read_programs("d.yaml")
     assert str(caught.value).startswith(said), caught.value
     with pytest.raises(ConfigError):  # nor is it written over
-        write_program("d.yaml", "b", "p1", Measured(1, 1))
+        write_program("d.yaml", "b", "p1", MeasuredProgram(1, 1))
     assert Path("d.yaml").read_text() == text + "\n"
 
 

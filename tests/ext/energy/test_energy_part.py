@@ -6,7 +6,7 @@ from pathlib import Path
 
 from support.executor import Managed, root  # noqa: F401
 
-from vrm.ext.energy.part import EnergyPart, Metered
+from vrm.ext.energy.part import EnergyPart, EnergyRead
 from vrm.live.manager.part import RecordPrepared
 
 
@@ -28,7 +28,7 @@ def test_a_job_has_the_joules_that_its_node_says(root: Path) -> None:
     assert not part.keeps(0)
     managed.end(0, 51.0)
     node = managed.live.cluster.nodes[0].name
-    part.observe(Metered(node, 0, False, 1234.0, ""))
+    part.observe(EnergyRead(node, 0, False, 1234.0, ""))
     assert not part.keeps(0), "its node has answered"
     managed.turn(52.0)
     assert [outcome.joules for outcome in outcomes] == [1234.0]

@@ -8,7 +8,7 @@ import pytest
 from conftest import Site, wait_until
 
 from vrm.cli import main
-from vrm.run import control
+from vrm.run import command_files
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_it_waits_while_the_next_manager_may_come(manager: Site, monkeypatch: py
     wait_until(lambda: manager.statuses() == {0: "completed"}, "it goes on")
     second.send_signal(signal.SIGKILL)
     second.wait()
-    monkeypatch.setattr(control, "NEXT", 0.1)
+    monkeypatch.setattr(command_files, "NEXT", 0.1)
     assert main(["-c", str(manager.config_file), "wait"]) == 2
     assert "job 1 has not ended, but no manager runs; `vrm run` continues the run" in capsys.readouterr().err
     manager.start("run")

@@ -8,11 +8,11 @@ import random
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from vrm.ext.forecast.calibration import MISSES, NEEDED, WINDOW, Calibration, Ranges, Side
+from vrm.ext.forecast.calibration import MISSES, NEEDED, WINDOW, Calibration, RangeCalibration, RangeSide
 
 
 def test_a_side_is_moved_by_what_all_but_a_tenth_would_have_needed() -> None:
-    side = Side()
+    side = RangeSide()
     for number in range(100):
         side.learn(number / 100, math.nan)
     assert side.by == pytest.approx(0.91)  # the 92nd of 100: ceil(101 * 0.91)
@@ -22,7 +22,7 @@ def test_a_side_is_moved_by_what_all_but_a_tenth_would_have_needed() -> None:
 
 
 def test_misses_raise_the_quantile_and_hits_lower_it() -> None:
-    sides = [Side(), Side(), Side()]
+    sides = [RangeSide(), RangeSide(), RangeSide()]
     for number in range(WINDOW):
         for side, missed in zip(sides, (math.nan, 0.0, 1.0)):
             side.learn(number / WINDOW, missed)
@@ -31,7 +31,7 @@ def test_misses_raise_the_quantile_and_hits_lower_it() -> None:
 
 
 def test_ranges_are_as_drawn_until_enough_have_come_true() -> None:
-    ranges = Ranges()
+    ranges = RangeCalibration()
     for _ in range(NEEDED - 1):
         ranges.learn(100.0, 200.0, 250.0, [])
     assert not ranges.ready and ranges.widened(0, 100.0, 150.0, 200.0) == [100.0, 150.0, 200.0]
@@ -41,7 +41,7 @@ def test_ranges_are_as_drawn_until_enough_have_come_true() -> None:
 
 
 def test_what_has_no_end_is_left_as_it_is_and_teaches_nothing() -> None:
-    ranges = Ranges()
+    ranges = RangeCalibration()
     for _ in range(NEEDED):
         ranges.learn(100.0, math.inf, 250.0, [])
         ranges.learn(math.inf, math.inf, 250.0, [])
@@ -60,7 +60,7 @@ times = st.floats(0, 1e9)
        st.lists(times, min_size=3, max_size=3))
 def test_a_range_is_in_order_and_not_in_the_past(
         past: list[tuple[float, float, float, float]], now: float, range_: list[float]) -> None:
-    ranges = Ranges()
+    ranges = RangeCalibration()
     for low, high, truth, shown in past:
         ranges.learn(min(low, high), max(low, high), truth, [shown, shown + 1])
     p10, p50, p90 = sorted(range_)
@@ -72,7 +72,7 @@ def test_a_range_is_in_order_and_not_in_the_past(
 def test_four_of_five_lie_in_the_range_however_wrong_the_draws(spread: float) -> None:
     """The truth lies about the middle with `spread` times the width that is drawn, at first."""
     generator = random.Random(17)
-    ranges = Ranges()
+    ranges = RangeCalibration()
     inside = early = late = count = 0
     for number in range(3000):
         width = generator.uniform(100, 1000)

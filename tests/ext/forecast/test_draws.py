@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from vrm.ext.forecast.draws import ENOUGH, LAST, OVERDUE, WIDER, History, draws_of, likely, members
-from vrm.ext.forecast.frozen import Frozen, of_jobs
+from vrm.ext.forecast.frozen import FrozenRun, of_jobs
 from vrm.model import Cluster, Job
 from vrm.model.job import Program
 from vrm.model.rules import Rules
@@ -22,7 +22,7 @@ def job_of(number: int, app: str = "a.x", procs: int = 1, walltime: float = 100.
     return Job(number, app, procs, walltime, user=user, payload=Program(tuple(arguments.split())))
 
 
-def frozen_of(jobs: list[Job], past: History, algorithm: str = "FCFS", estimates: str = "requested") -> Frozen:
+def frozen_of(jobs: list[Job], past: History, algorithm: str = "FCFS", estimates: str = "requested") -> FrozenRun:
     cluster = Cluster.regular(4, 2, 2)
     scheduler = Scheduler(make_ordering(algorithm), make_backfilling("easy"),
                           make_policy("compact", cluster, None))
@@ -36,7 +36,7 @@ def history_of(*ended: tuple[Job, float]) -> History:
     return past
 
 
-def drawn(frozen: Frozen, job: Job, ran: float = 0.0) -> list[float]:
+def drawn(frozen: FrozenRun, job: Job, ran: float = 0.0) -> list[float]:
     return [durations(job, ran) for durations in members(frozen, NUMBER)]
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 from vrm.ext.forecast.explain import Explainer, Reason
 from vrm.ext.forecast.forecast import forecast
-from vrm.ext.forecast.frozen import Frozen, of_jobs
+from vrm.ext.forecast.frozen import FrozenRun, of_jobs
 from vrm.ext.forecast.replay import limits, replay
 from vrm.model import Cluster, Dependency, Job, JobState
 from vrm.model.measured.heatmap import Heatmap, Throughput
@@ -21,14 +21,14 @@ from vrm.model.node import Node
 from vrm.model.reservation import ReservationRequest
 from vrm.model.queues import NO_QUEUES, Queues
 from vrm.model.quantities import said, seconds_of
-from vrm.run.entry import LifeError
+from vrm.run.entry import JobStateError
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 
 
 def frozen_of(jobs: Sequence[Job], nodes: int = 2, cores: int = 2, order: str = "FCFS",
               backfill: str = "easy", policy: str = "compact", heatmap: Any = None,
               queues: Queues = NO_QUEUES, end: float = math.inf,
-              cluster: Any = None) -> Frozen:
+              cluster: Any = None) -> FrozenRun:
     """These jobs, of which those run at 0 s that can."""
     cluster = cluster or Cluster.regular(nodes, 2 if policy == "strip" else 1, cores)
     scheduler = Scheduler(make_ordering(order), make_backfilling(backfill),
@@ -44,7 +44,7 @@ def job(number: int, procs: int, limit: float, **more: Any) -> Job:
     return Job(number, more.pop("app", "a.x"), procs, limit, **more)
 
 
-def why(frozen: Frozen, job_id: int, **more: Any) -> tuple[Reason, ...]:
+def why(frozen: FrozenRun, job_id: int, **more: Any) -> tuple[Reason, ...]:
     return Explainer(frozen, **more).of(job_id).reasons
 
 
@@ -108,7 +108,7 @@ def test_dependencies_holds_limits_of_queues_and_missing_nodes() -> None:
     lost.state.cluster.set_up(1, False)
     reason, = why(lost, 1)
     assert reason.kind == "nodes" and "down" in reason.text
-    with pytest.raises(LifeError, match="there is no job 9"):
+    with pytest.raises(JobStateError, match="there is no job 9"):
         why(lost, 9)
 
 
@@ -179,7 +179,7 @@ def test_every_job_has_a_reason_and_without_it_starts_earlier(
                 assert starts_without(frozen, set(reason.jobs))[one.id] == reason.start < found.start
 
 
-def starts_without(frozen: Frozen, gone: set) -> dict[int, float]:
+def starts_without(frozen: FrozenRun, gone: set) -> dict[int, float]:
     """The starts where these jobs have never been: what runs is there, the others come anew."""
     cluster = Cluster(frozen.state.cluster.nodes)
     old = frozen.run.scheduler
@@ -207,7 +207,7 @@ def test_decisions_that_wait_for_a_tick() -> None:
     run = of_jobs([job(0, 1, 500)], scheduler, cluster).run.copy()
     run.step(0.0)
     run.state.submit([job(1, 1, 60, submit=4.0)])
-    frozen = Frozen(run, 4.0)
+    frozen = FrozenRun(run, 4.0)
     reason, = why(frozen, 1)
     assert reason.kind == "interval" and (reason.start, reason.earlier) == (4, 6)
     assert reason.text == ("starts are decided every 10 s, at most 1 head of the queue then")

@@ -17,12 +17,12 @@ from vrm.ext.forecast.commands.explain import LONG
 from vrm.ext.forecast.files import RunFiles
 from vrm.model import Cluster, Job, JobState
 from vrm.model.job import Details
-from vrm.model.forms.placement_forms import to_record
+from vrm.model.forms.placement_formats import to_record
 from vrm.run.journal import codec
 from vrm.run.journal import files as journals
 from vrm.run.rundir import RunDirectory
 from vrm.config.schema import load
-from vrm.run.journal.past import replay
+from vrm.run.journal.history import replay
 from vrm.scheduling import make_policy
 
 

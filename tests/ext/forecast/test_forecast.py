@@ -17,21 +17,21 @@ from vrm.ext.forecast.calibration import NEEDED, UNCALIBRATED, Calibration
 from vrm.ext.forecast.draws import LAST, History
 from vrm.ext.forecast.forecast import (FEWEST, SETTLED, Ensemble, Forecast, JobForecast, forecast,
                                    quantiles)
-from vrm.ext.forecast.frozen import Frozen, of_jobs
+from vrm.ext.forecast.frozen import FrozenRun, of_jobs
 from vrm.ext.forecast.replay import limits, replay
-from vrm.ext.forecast.sharing import shared_out
+from vrm.ext.forecast.parallel import run_in_processes
 from vrm.model import Cluster, Job
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 
 
-def run_of(jobs: Sequence[Job], past: History, now: float = 10.0, end: float = math.inf) -> Frozen:
+def run_of(jobs: Sequence[Job], past: History, now: float = 10.0, end: float = math.inf) -> FrozenRun:
     """Jobs on four nodes with four cores each; the first ones run since 0."""
     cluster = Cluster.regular(4, 2, 2)
     scheduler = Scheduler(make_ordering("FCFS"), make_backfilling("easy"),
                           make_policy("compact", cluster, None))
     run = of_jobs(jobs, scheduler, cluster).run.copy()
     run.step(0.0)
-    return Frozen(run, now, end, past=past)
+    return FrozenRun(run, now, end, past=past)
 
 
 def history(*ratios: float) -> History:
@@ -107,11 +107,11 @@ def test_processes_that_share_draws_find_the_same(processes: int, settled: float
 
     def noted(work: Any, number: int) -> Any:
         shared.append(number)
-        return shared_out(work, number)
+        return run_in_processes(work, number)
 
     alone = Ensemble(frozen, frozen.waiting(), 47, settled, processes)  # it takes no time: none is started
     monkeypatch.setattr("vrm.ext.forecast.forecast.WORTH", 0.0)
-    monkeypatch.setattr("vrm.ext.forecast.forecast.shared_out", noted)
+    monkeypatch.setattr("vrm.ext.forecast.forecast.run_in_processes", noted)
     many = Ensemble(frozen, frozen.waiting(), 47, settled, processes)
     assert (many.starts, many.ends) == (alone.starts, alone.ends) and set(shared) == {processes}
     assert len(many.starts) in ((47,) if not settled else (30, 40, 47))

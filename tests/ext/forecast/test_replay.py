@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from vrm.ext.forecast.frozen import Frozen, of_jobs, of_simulator
-from vrm.ext.forecast.replay import Planned, limits, replay
+from vrm.ext.forecast.frozen import FrozenRun, of_jobs, freeze_simulation
+from vrm.ext.forecast.replay import PlannedJob, limits, replay
 from vrm.model import Cluster, Job
-from vrm.model.forms.placement_forms import to_record
+from vrm.model.forms.placement_formats import to_record
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.simulation.engine import Simulator
 from vrm.workload.submission import Submission
@@ -65,33 +65,33 @@ def test_with_true_run_times_a_replay_is_what_then_happens(
     for number, now in enumerate(simulator.moments(submissions)):
         if number == stop:
             later = [one for one in submissions if one.job.submit > now]
-            frozen = of_simulator(simulator)
+            frozen = freeze_simulation(simulator)
     if frozen is None:
         return
     runs = {one.job.id: one.run for one in submissions}
-    frozen = Frozen(frozen.run, frozen.now, later=tuple(later))
+    frozen = FrozenRun(frozen.run, frozen.now, later=tuple(later))
     found = replay(frozen, lambda job, ran: runs[job.id])
     ahead = {job_id: each for job_id, each in real.found.items() if each[1] > frozen.now}
     assert plain(found) == ahead
     assert plain(replay(frozen, lambda job, ran: runs[job.id])) == ahead  # it is as it was
 
 
-def plain(found: dict[int, Planned]) -> dict[int, tuple[float, float, Any]]:
+def plain(found: dict[int, PlannedJob]) -> dict[int, tuple[float, float, Any]]:
     return {job_id: (each.start, each.end, to_record(each.placement))
             for job_id, each in found.items()}
 
 
-def queue(*sizes: tuple[int, float], backfill: str = "easy", end: float = math.inf) -> Frozen:
+def queue(*sizes: tuple[int, float], backfill: str = "easy", end: float = math.inf) -> FrozenRun:
     """A queue of jobs (ranks, limit) on two nodes of two cores; the first ones run."""
     cluster = Cluster.regular(2, 1, 2)
     frozen = of_jobs([Job(number, "a.x", procs, limit) for number, (procs, limit)
                       in enumerate(sizes)], scheduler_on(cluster, backfill=backfill), cluster, end=end)
     run = frozen.run.copy()
     run.step(0.0)
-    return Frozen(run, 0.0, end)
+    return FrozenRun(run, 0.0, end)
 
 
-def starts(frozen: Frozen) -> dict[int, float]:
+def starts(frozen: FrozenRun) -> dict[int, float]:
     return {job_id: each.start for job_id, each in sorted(replay(frozen, limits).items())}
 
 

@@ -25,7 +25,7 @@ from vrm.results.forecast import ManagerReport
 from vrm.run.journal import codec
 from vrm.run.journal.files import Journal, read
 from vrm.system.errors import RunError
-from vrm.workload.following import QueueFollower
+from vrm.workload.queue_follower import QueueFollower
 from vrm.workload.submission import Submission
 from support.run_files import Event, of_directory, recorded, settings_in, submissions_of, write
 
@@ -48,7 +48,7 @@ def what_happened(records: Sequence[Event]) -> dict[int, tuple[float, float, Any
     ids=lambda rules: "-".join(map(str, rules.values())))
 def test_with_true_run_times_the_files_tell_what_then_happens(tmp_path: Path, rules: dict[str, str]
                                                               ) -> None:
-    from vrm.model.forms.placement_forms import to_record
+    from vrm.model.forms.placement_formats import to_record
 
     reserved = [ReservationRequest(20.0, 90.0, 2, name="a", jobs=(4, 20, 21)), ReservationRequest(100.0, 300.0, 3, name="b")
                 ] if "Reserved" in rules else []

@@ -16,8 +16,8 @@ from vrm import cli
 from vrm.config.schema import Settings, load
 from vrm.ext.forecast.files import RunFiles
 from vrm.ext.forecast.forecast import Forecast, JobForecast, forecast
-from vrm.ext.forecast.score import NAME, Known, Log, Made, Score, came_true, read
-from vrm.ext.forecast.report.forecast_score import rolling
+from vrm.ext.forecast.score import NAME, ScoredForecast, Log, Made, Score, scored_forecasts, read
+from vrm.ext.forecast.report.forecast_score import moving_fraction
 from vrm.results.forecast import ManagerReport
 from vrm.run.journal.files import Journal
 
@@ -89,8 +89,8 @@ def test_infinity_is_kept() -> None:
 
 
 def test_a_score_is_what_it_says() -> None:
-    known = [Known(made(1, 300.0), 290.0), Known(made(2, 300.0), 700.0), Known(made(3, 300.0), 150.0),
-             Known(made(4, 3000.0)._replace(calibrated=False), 1000.0)]
+    known = [ScoredForecast(made(1, 300.0), 290.0), ScoredForecast(made(2, 300.0), 700.0), ScoredForecast(made(3, 300.0), 150.0),
+             ScoredForecast(made(4, 3000.0)._replace(calibrated=False), 1000.0)]
     found = Score.of(known)
     assert found == pytest.approx((
         4, (290 + 700 + 150 + 1000) / 4, (10 + 400 + 150 + 2000) / 4, (150 + 400) / 2,
@@ -100,16 +100,16 @@ def test_a_score_is_what_it_says() -> None:
 
 
 def test_a_score_of_one_job() -> None:
-    found = Score.of([Known(made(1, 300.0)._replace(calibrated=False), 300.0)])
+    found = Score.of([ScoredForecast(made(1, 300.0)._replace(calibrated=False), 300.0)])
     assert (found.number, found.mean, found.ranged) == (1, 0, 0) and math.isnan(found.coverage)
-    assert math.isnan(Score.of([Known(made(1, 0.0), 0.0)]).relative)
+    assert math.isnan(Score.of([ScoredForecast(made(1, 0.0), 0.0)]).relative)
     assert found.lines()[-1].endswith(f"none was calibrated: {NEEDED} forecasts must have come true before")
 
 
 def test_forecasts_come_true_when_their_jobs_start() -> None:
     every = [made(1, 300.0), made(1, 900.0, 200.0), made(2, 300.0), made(3, 300.0, 100.0)]
     starts = {1: 310.0, 3: 50.0}  # by a clock that is behind
-    assert came_true(every, starts.get) == [Known(every[0], 310.0), Known(every[3], 100.0)]
+    assert scored_forecasts(every, starts.get) == [ScoredForecast(every[0], 310.0), ScoredForecast(every[3], 100.0)]
 
 
 def test_what_comes_true_calibrates_the_next_forecasts_however_it_is_read(tmp_path: Path) -> None:
@@ -192,5 +192,5 @@ def test_what_cannot_be_scored_is_said(directory: Path, capsys: pytest.CaptureFi
 
 
 def test_the_share_in_the_ranges_is_of_the_last_ones() -> None:
-    assert rolling([True, False, True, True], 2) == [0.5, 0.5, 1.0]
-    assert rolling([True], 2) == []
+    assert moving_fraction([True, False, True, True], 2) == [0.5, 0.5, 1.0]
+    assert moving_fraction([True], 2) == []

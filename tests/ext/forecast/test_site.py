@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vrm.ext.forecast.sharing import shared_out
+from vrm.ext.forecast.parallel import run_in_processes
 from vrm.ext.forecast.site.forecast import SiteByNode, SiteForecast, forecast_lml, forecast_site
 from vrm.model import Job
 from vrm.api import Machine, Recording, Rules, Submission, simulate
@@ -155,9 +155,9 @@ def test_processes_that_share_the_parts_of_a_site_find_the_same(monkeypatch: pyt
 
     def noted(work: Any, processes: int) -> Any:
         shared.append(processes)
-        return shared_out(work, processes)
+        return run_in_processes(work, processes)
 
-    monkeypatch.setattr("vrm.ext.forecast.site.forecast.shared_out", noted)
+    monkeypatch.setattr("vrm.ext.forecast.site.forecast.run_in_processes", noted)
     assert forecast_site(site, processes=4) == forecast_site(site) and shared == [3, 1]
     wrong = replace(site, shared=True, jobs=[*jobs, *(SiteJob(
         key, 50.0, cores=2, queue="c", start=-1.0, places=((2, frozenset({0, 1})),)) for key in ("one", "two"))])

@@ -11,7 +11,7 @@ import pytest
 
 from vrm.model.job import Request
 from vrm.simulation.inputs import open_workload
-from vrm.workload.rows import Asked, clock, gibibytes, moment, program, request_of, whole
+from vrm.workload.rows import RowRequest, clock, gibibytes, moment, program, request_of, whole
 from vrm.workload.submission import Submission
 from vrm.workload.swf import Selection, Trace, TraceError
 from vrm.ext.formats.table import TableWorkload, amount_of
@@ -53,14 +53,14 @@ def asks(one: Submission) -> dict[str, Any]:
     ({"nodes": 9, "tasks": 2}, {"tasks": 2, "cores_per_task": 4, "nodes": (2, 2), "tasks_per_node": 1}),
 ])
 def test_a_row_becomes_a_request(asked: dict[str, Any], wanted: dict[str, Any]) -> None:
-    assert request_of(Asked(1, 0, 1, **asked)) == Request(**wanted)
+    assert request_of(RowRequest(1, 0, 1, **asked)) == Request(**wanted)
 
 
 def test_with_units_a_row_of_n_nodes_is_n_tasks() -> None:
-    row = Asked(1, 0, 1, nodes=2, cores=8, total={"memory": 8, "gpu": 2})
+    row = RowRequest(1, 0, 1, nodes=2, cores=8, total={"memory": 8, "gpu": 2})
     assert request_of(row, units=True) == Request(
         2, 4, per_task=(("gpu", 1000), ("memory", 4 * GIB)))
-    assert request_of(Asked(1, 0, 1, cores=3), units=True) == Request(1, 3)
+    assert request_of(RowRequest(1, 0, 1, cores=3), units=True) == Request(1, 3)
 
 
 def test_words_of_logs() -> None:

@@ -19,7 +19,7 @@ from vrm.ext.generate import npb
 from vrm.ext.measured.estimates import Estimate, EstimateError, read_estimates, table_text
 from vrm.ext.generate.generator import (GenerateError, Mix, choices, constant, parse_arrival,
                                     write_at_once, write_live)
-from vrm.workload.following import QueueFollower
+from vrm.workload.queue_follower import QueueFollower
 from vrm.workload.grammar import QueueLine
 from vrm.workload.replay import replay
 from vrm.workload.writer_marker import WriterMarker, writer_of

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from vrm.ext.learning.filesystems import mounted, shared
-from vrm.ext.learning.observed import LearnedJob, Overlap
+from vrm.ext.learning.learned_jobs import LearnedJob, Overlap
 from vrm.ext.learning.store import VERSION, LearnedStore, StoreError, place
 from vrm.ext.learning import store as store_module
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from conftest import Site, wait_until
 
-from vrm.ext.learning.observed import LearnedJob
+from vrm.ext.learning.learned_jobs import LearnedJob
 from vrm.ext.learning.store import LearnedStore
 
 pytestmark = pytest.mark.mpi

@@ -13,8 +13,8 @@ import pytest
 from conftest import wait_until
 
 from vrm.ext.learning.nodes import use as probe
-from vrm.ext.learning.use import EVERY, LOOKS, USE, JobUses, NodeUse
-from vrm.live.launch.direct import Direct
+from vrm.ext.learning.job_use import EVERY, LOOKS, USE, JobUses, NodeUse
+from vrm.live.launch.direct import DirectLauncher
 from vrm.live.manager.records.records import EndedJob
 from vrm.live.runner import proc
 from vrm.model import Booking, Cluster, Job, JobState
@@ -155,7 +155,7 @@ def test_what_is_known_exactly_stays() -> None:
     assert outcome.cpu == 4.0 and outcome.beyond == 0
 
 
-@pytest.mark.parametrize("kind, script", [(Direct.kind, False), ("openmpi", True)])
+@pytest.mark.parametrize("kind, script", [(DirectLauncher.kind, False), ("openmpi", True)])
 def test_a_program_that_is_started_alone_counts_on_its_first_node(kind: str, script: bool) -> None:
     uses, _, booking = followed(3, kind, script)
     uses.answered(NodeUse("n1", 4, 10.0, 1), 120.0)

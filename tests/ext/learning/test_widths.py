@@ -7,7 +7,7 @@ import random
 import pytest
 
 from vrm.ext.learning.widths import MOST, Downey, ranks, speedup, text_of, widths_of
-from vrm.model.forms.kinds import FieldError
+from vrm.model.forms.field_types import FieldError
 
 
 @pytest.mark.parametrize("text, widths, written", [

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Site, wait_until
-from vrm.live.launch.direct import Direct
+from vrm.live.launch.direct import DirectLauncher
 from vrm.ext.lending.check import CheckRun, Trial, difference
 from vrm.ext.lending.check import check as judge
 from vrm.ext.lending.nodes import lending
@@ -100,7 +100,7 @@ def test_verdicts(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.returncode == 1 and "kinds: not malleable: after " in done.stdout
     assert done.stdout.endswith(" changes it ended with status 3: Thread number has changed\n")
     machine = read_topology()
-    trial = Trial(Direct(dict(site.env), {}, {machine.host: machine}), site.bin / "kinds", (),
+    trial = Trial(DirectLauncher(dict(site.env), {}, {machine.host: machine}), site.bin / "kinds", (),
                   [RankSlot(0, 0, 0, (0,))], [machine.node], {"OMP_NUM_THREADS": "4"}, changes=12)
     monkeypatch.setenv("XDG_CACHE_HOME", site.env["XDG_CACHE_HOME"])
     for kind, reason in (("stale", "of its output says "), ("shows", "it wrote 4 lines, not 3"),

@@ -14,11 +14,11 @@ import pytest
 from conftest import wait_until
 from support.agents import CPUS, OPEN_MPI, Jobs, StandIn, jobs, nodes, two_cpus  # noqa: F401
 from support.shim import HERE, can_build
-from vrm.ext.lending.job import following
+from vrm.ext.lending.job_variables import following
 from vrm.ext.lending.nodes import dlb
 from vrm.live.runner import proc
-from vrm.ext.lending.orders import Masks, set_masks
-from vrm.live.nodes.outcomes import Swept
+from vrm.ext.lending.orders import MaskReport, set_masks
+from vrm.live.nodes.agent_events import SweepDone
 
 ONE, BOTH = frozenset(CPUS[:1]), frozenset(CPUS[:2])
 
@@ -82,7 +82,7 @@ def test_an_order_goes_through_the_library(library: Path, nodes: StandIn, jobs: 
     loop = nodes.make("n1").start()
     for epoch in (1, 1):  # asking again is allowed
         set_masks(loop.agents, 1, epoch, {"n1": {0: ONE}}, OPEN_MPI)
-        answer = loop.next(Masks)
+        answer = loop.next(MaskReport)
         assert answer.clear and answer.acknowledged == ({0} if taken else set())
         assert os.sched_getaffinity(rank.pid) == ONE
         if how == "hangs":
@@ -91,14 +91,14 @@ def test_an_order_goes_through_the_library(library: Path, nodes: StandIn, jobs: 
         bits = sum(1 << cpu for cpu in ONE if cpu < 8)
         assert notes.read_text().split("\n")[:5] == ["attach 0 0", *[f"set 1 {bits}"] * 3, "detach 0 0"]
     loop.agents.sweep(1)
-    loop.next(Swept)
+    loop.next(SweepDone)
 
 
 def test_who_follows_by_dlb(library: Path, jobs: Jobs) -> None:
     """A process that has the library and is run with --drom; such a job gets no shim."""
     def of(**env: str) -> str:
         process = jobs.start("wait()", **env)
-        return dlb.library_of(process.pid, proc.environment_of(process.pid))
+        return dlb.dlb_library(process.pid, proc.environment_of(process.pid))
 
     assert of(LD_PRELOAD=str(library), DLB_ARGS="--lewi --drom") == str(library)
     assert of(LD_PRELOAD=str(library), DLB_ARGS="--lewi") == of(DLB_ARGS="--drom") == of() == ""
@@ -119,9 +119,9 @@ def test_the_real_library(nodes: StandIn, tmp_path: Path) -> None:
     try:
         assert process.stdout is not None and process.stdout.readline() == "started with 2\n"
 
-        def order(epoch: int, cpus: Any) -> Masks:
+        def order(epoch: int, cpus: Any) -> MaskReport:
             set_masks(loop.agents, 1, epoch, {"n1": {0: cpus}}, OPEN_MPI)
-            answer: Masks = loop.next(Masks)
+            answer: MaskReport = loop.next(MaskReport)
             return answer
 
         epochs = iter(range(1, 1000))
@@ -131,7 +131,7 @@ def test_the_real_library(nodes: StandIn, tmp_path: Path) -> None:
         threads: list[int] = proc.threads(process.pid)
         wait_until(lambda: all(os.sched_getaffinity(thread) == ONE for thread in threads), "all are there")
         loop.agents.sweep(1)
-        loop.next(Swept)
+        loop.next(SweepDone)
     finally:
         process.kill()
         process.communicate()

@@ -19,8 +19,8 @@ from support.agents import OPEN_MPI, Jobs, StandIn, jobs, nodes  # noqa: F401
 from vrm.ext.lending import build, vrm_lending
 from vrm.ext.lending.nodes import lending
 from vrm.live.runner import proc
-from vrm.ext.lending.orders import MASKS, Masks, set_masks
-from vrm.live.nodes.outcomes import Swept
+from vrm.ext.lending.orders import MASKS, MaskReport, set_masks
+from vrm.live.nodes.agent_events import SweepDone
 
 CPUS = frozenset(os.sched_getaffinity(0))
 FEW = frozenset(sorted(CPUS)[:1])
@@ -42,26 +42,26 @@ def cores(place: Path) -> Iterator[vrm_lending.Lending]:
     found.close()
 
 
-def publish(place: Path, epoch: int, cpus: Any = FEW, **more: Any) -> dict[str, int] | None:
+def write_order(place: Path, epoch: int, cpus: Any = FEW, **more: Any) -> dict[str, int] | None:
     """vrm's side."""
     stat = proc.read_stat(os.getpid())
     assert stat is not None
-    return lending.publish(str(place), os.getpid(), stat[1], epoch, cpus, **more)
+    return lending.write_order(str(place), os.getpid(), stat[1], epoch, cpus, **more)
 
 
 def test_an_order_and_its_acknowledgement(place: Path, cores: vrm_lending.Lending) -> None:
     assert cores.take() is None
-    assert publish(place, 5, FEW, share=(2, 8)) == {"acknowledged": 0, "threads": 0}
+    assert write_order(place, 5, FEW, share=(2, 8)) == {"acknowledged": 0, "threads": 0}
     wanted = cores.take()
     assert wanted == vrm_lending.Wanted(5, 2, 8, FEW) and cores.take() is None
     cores.acknowledge(wanted, wanted.threads(8))
-    assert publish(place, 5) == publish(place, 4) == {"acknowledged": 5, "threads": 2}
+    assert write_order(place, 5) == write_order(place, 4) == {"acknowledged": 5, "threads": 2}
     assert cores.take() is None  # neither was news
     for epoch in range(6, 600):  # the index begins again at 0
-        publish(place, epoch, share=(epoch, 999))
+        write_order(place, epoch, share=(epoch, 999))
         found = cores.take()
         assert found is not None and (found.epoch, found.cores) == (epoch, epoch)
-    assert publish(place, 600) is not None
+    assert write_order(place, 600) is not None
     counted = cores.take()
     assert counted is not None and counted.cores == 1 and counted.of == lending.count(CPUS)
 
@@ -75,7 +75,7 @@ def test_how_many_threads(at_start: int, cores_now: int, of: int, threads: int) 
 
 def test_a_writer_that_died_in_between_is_not_heard(place: Path, cores: vrm_lending.Lending) -> None:
     """The index still points to the other buffer, which is complete."""
-    publish(place, 1, share=(3, 4))
+    write_order(place, 1, share=(3, 4))
     path = place / str(os.getpid())
     index = path.read_bytes()[lending.INDEX]
     with open(path, "r+b") as file:
@@ -83,7 +83,7 @@ def test_a_writer_that_died_in_between_is_not_heard(place: Path, cores: vrm_lend
         file.write(b"\xff" * 300)
     found = cores.take()
     assert found is not None and (found.epoch, found.cores) == (1, 3)
-    assert publish(place, 2, share=(1, 4)) is not None  # the next writer writes it whole
+    assert write_order(place, 2, share=(1, 4)) is not None  # the next writer writes it whole
     found = cores.take()
     assert found == vrm_lending.Wanted(2, 1, 4, FEW)
 
@@ -125,7 +125,7 @@ def test_a_file_that_is_not_as_it_must_be_is_nobodys(place: Path, cores: vrm_len
     path = place / str(os.getpid())
     whole = path.read_bytes()
     spoil(path, how)
-    assert publish(place, 1) is None
+    assert write_order(place, 1) is None
     for left in place.iterdir():
         if left.is_dir():
             left.rmdir()
@@ -133,24 +133,24 @@ def test_a_file_that_is_not_as_it_must_be_is_nobodys(place: Path, cores: vrm_len
             left.unlink()
     path.write_bytes(whole)
     path.chmod(0o600)
-    assert publish(place, 1) is not None  # the file alone was the reason
+    assert write_order(place, 1) is not None  # the file alone was the reason
 
 
 def test_a_folder_of_others_is_not_used(place: Path, cores: vrm_lending.Lending) -> None:
     place.chmod(0o755)
-    assert publish(place, 1) is None
+    assert write_order(place, 1) is None
     lending.remove(str(place))
     assert len(list(place.iterdir())) == 1  # nor emptied
     assert not vrm_lending.Lending().active
     place.chmod(0o700)
-    assert publish(place, 1) is not None
+    assert write_order(place, 1) is not None
 
 
 def test_one_writer_at_a_time(place: Path, cores: vrm_lending.Lending) -> None:
     with open(place / str(os.getpid()), "r+b") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        assert publish(place, 1) is None
-    assert publish(place, 1) is not None
+        assert write_order(place, 1) is None
+    assert write_order(place, 1) is not None
 
 
 def test_outside_of_a_job_nothing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -211,11 +211,11 @@ def test_the_header(tmp_path: Path, place: Path, language: str) -> None:
         stat = proc.read_stat(process.pid)
         assert stat is not None
         assert ask(process) == "-"
-        assert lending.publish(str(place), process.pid, stat[1], 3, FEW, (2, 4)) is not None
+        assert lending.write_order(str(place), process.pid, stat[1], 3, FEW, (2, 4)) is not None
         assert ask(process) == "3 2 4 4" and ask(process) == "-"
         assert os.sched_getaffinity(process.pid) == FEW
-        assert lending.publish(str(place), process.pid, stat[1], 3, FEW) == {"acknowledged": 3, "threads": 4}
-        lending.publish(str(place), process.pid, stat[1], 4, FEW)
+        assert lending.write_order(str(place), process.pid, stat[1], 3, FEW) == {"acknowledged": 3, "threads": 4}
+        lending.write_order(str(place), process.pid, stat[1], 4, FEW)
         assert ask(process) == f"4 1 {lending.count(CPUS)} {-(-8 // lending.count(CPUS))}"
         process.communicate(timeout=LIMIT)
     assert list(place.iterdir()) == []
@@ -238,9 +238,9 @@ def test_an_agent_writes_the_order_and_says_who_follows(nodes: StandIn, jobs: Jo
     jobs.start(follower, OMPI_COMM_WORLD_RANK="0", VRM_LENDING=place)
     jobs.start("wait()", OMPI_COMM_WORLD_RANK="1", VRM_LENDING=place)
 
-    def followed(epoch: int) -> Masks:
+    def followed(epoch: int) -> MaskReport:
         set_masks(loop.agents, 1, epoch, {"n1": {0: FEW, 1: CPUS}}, OPEN_MPI)
-        found: Masks = loop.next(Masks)
+        found: MaskReport = loop.next(MaskReport)
         assert found.clear and found.epoch == epoch
         return found
 
@@ -250,7 +250,7 @@ def test_an_agent_writes_the_order_and_says_who_follows(nodes: StandIn, jobs: Jo
     wait_until(lambda: path.exists() and lending.HEAD.unpack_from(path.read_bytes())[6] == 1,
                "what came later follows, too")
     loop.agents.sweep(1)
-    loop.next(Swept)
+    loop.next(SweepDone)
     assert not os.path.exists(place)
 
 
@@ -270,14 +270,14 @@ def test_a_process_whose_cores_are_lent_before_it_makes_its_file(nodes: StandIn,
 
     def threads(epoch: int, cpus: frozenset[int]) -> int:
         set_masks(loop.agents, 1, epoch, {"n1": {0: cpus}}, OPEN_MPI, {"n1": {0: CPUS}})
-        assert loop.next(Masks).clear
+        assert loop.next(MaskReport).clear
         wait_until(lambda: path.exists() and lending.HEAD.unpack_from(path.read_bytes())[6] == epoch, "it follows")
         return int(lending.HEAD.unpack_from(path.read_bytes())[4])
 
     assert threads(1, FEW) == few < many
     assert threads(2, CPUS) == many
     loop.agents.sweep(1)
-    loop.next(Swept)
+    loop.next(SweepDone)
 
 
 def test_the_folder_of_a_whole_run_goes(nodes: StandIn) -> None:
@@ -290,7 +290,7 @@ def test_the_folder_of_a_whole_run_goes(nodes: StandIn) -> None:
     try:
         loop.agents.know(MASKS)
         loop.agents.sweep(None)
-        loop.next(Swept)
+        loop.next(SweepDone)
         assert lending.places(loop.agents.run, None) == [] and os.path.exists(other)
     finally:
         lending.remove(other)

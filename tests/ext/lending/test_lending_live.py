@@ -19,15 +19,15 @@ from support.lending_site import KILLED, PROGRAM, allowed, cores, done, events, 
 from support.testbed import LOGIN, Testbed
 
 from vrm.ext.lending.part import AGAIN, PATIENCE, LendingPart
-from vrm.live.manager.part import Closed, JobAsked, Parts
-from vrm.ext.lending.orders import Masks
-from vrm.live.nodes.outcomes import AgentOrder
+from vrm.live.manager.part import NodeClosed, JobHeldForCommand, Parts
+from vrm.ext.lending.orders import MaskReport
+from vrm.live.nodes.agent_events import AgentOrder
 from vrm.live.nodes.topology import parse_cpu_list, read_topology
 from vrm.model import JobState
 from vrm.results import shares
 from vrm.run.journal import files as journal
-from vrm.run.entry import LifeError
-from vrm.run.journal.past import replay
+from vrm.run.entry import JobStateError
+from vrm.run.journal.history import replay
 from vrm.system.errors import RunError
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
@@ -271,7 +271,7 @@ def asked(managed: Managed) -> Managed:
 
 
 def answer(managed: Managed, host: str, epoch: int, clear: bool = True, error: str = "") -> None:
-    managed.live.part(LendingPart).observe(Masks(host, 0, epoch, clear, {}, frozenset(), error))
+    managed.live.part(LendingPart).observe(MaskReport(host, 0, epoch, clear, {}, frozenset(), error))
 
 
 def prepared_of(managed: Managed) -> list[int]:
@@ -309,13 +309,13 @@ def test_a_node_that_does_not_move_its_ranks_undoes_the_lend(asked: Managed, how
         answer(asked, "n1", 1, False, "process 7 cannot be moved to CPU 0")
         assert "process 7 cannot be moved" in asked.said[-1]
     else:
-        lending.observe(Closed(1))
+        lending.observe(NodeClosed(1))
         assert "n1 does not answer" in asked.said[-1]
     assert "regain" in asked.found and not prepared_of(asked) and 1 in asked.state.queue
     assert 1 not in cluster.bookings and not cluster.loans.all
     lending.act(30.0)
     assert asked.agents.orders[-1] == (0, 2, {0: 4, 1: 4}), "its cores are its own again"
-    assert cluster.loans.unwilling == (set() if how == "down" else {0})
+    assert cluster.loans.refusing_lenders == (set() if how == "down" else {0})
     answer(asked, "n0", 2)
     answer(asked, "n1", 2)
     assert asked.found[-1] == "regained" and not asked.state.lends.all
@@ -326,14 +326,14 @@ def test_a_node_that_does_not_move_its_ranks_undoes_the_lend(asked: Managed, how
 def test_a_lend_that_is_undone_again_before_the_first_is_over_is_taken_back_once(asked: Managed, how: str) -> None:
     """What was lent before and is on its way back is left alone: no manager could read the journal otherwise."""
     lending = asked.live.part(LendingPart)
-    asked.live.notify(JobAsked(1))  # somebody wants something of job 1, before the nodes have answered
+    asked.live.notify(JobHeldForCommand(1))  # somebody wants something of job 1, before the nodes have answered
     lending.ask(0, 0, 1)
     assert asked.found.count("regain") == 1 and len(asked.state.lends.all) == 2
     lending.act(10.0)
     if how == "back":
         lending.back(0)
     elif how == "settle":
-        asked.live.notify(JobAsked(1))
+        asked.live.notify(JobHeldForCommand(1))
     else:
         lending.act(10.0 + PATIENCE)
     regained = [values["number"] for event, values in asked.events if event == "regain"]
@@ -348,7 +348,7 @@ def test_a_lend_that_is_undone_again_before_the_first_is_over_is_taken_back_once
 def test_nobody_lends_who_would_run_into_the_end_of_the_allocation(managed: Managed) -> None:
     live, lending = managed.live, managed.live.part(LendingPart)
     live.end.end = 160.0 + live.end.margin  # job 0 ends by 100 with all cores, and by 200 with half of them
-    with pytest.raises(LifeError, match="job 1 would run into the allocation's end"):
+    with pytest.raises(JobStateError, match="job 1 would run into the allocation's end"):
         lending.ask(0, 0, 1)
     assert 1 in live.state.queue and not live.cluster.loans.all and not lending.coming
     live.settings = live.settings.model_copy(update={"end": live.settings.end.model_copy(update={"fit": False})})
@@ -396,11 +396,11 @@ def test_what_cannot_be_lent_is_said(managed: Managed, tmp_path: Path) -> None:
     for lender, number, to, why in ((1, 0, None, "job 1 does not run: it is queued"),
                                    (0, 3, 0, "job 0 cannot start now: it is running"),
                                    (0, 4, 1, "lends 3 at most, not 4"), (7, 0, None, "7")):
-        with pytest.raises(LifeError, match=why):
+        with pytest.raises(JobStateError, match=why):
             managed.live.part(LendingPart).ask(lender, number, to)
     rigid = Managed(tmp_path / "rigid", *(line.removesuffix(" malleable=1") for line in LINES))
     rigid.start(0.0)
-    with pytest.raises(LifeError, match="not malleable: submit it with --malleable"):
+    with pytest.raises(JobStateError, match="not malleable: submit it with --malleable"):
         rigid.live.part(LendingPart).ask(0, 0, 1)
     assert not managed.state.lends.all and not rigid.state.lends.all
     rigid.close()
@@ -465,4 +465,4 @@ def test_over_several_nodes(real: Testbed, tmp_path: Path) -> None:
 def test_a_manager_without_this_part_takes_up_no_lends(asked: Managed) -> None:
     asked.live.parts = Parts(part for part in asked.live.parts if not isinstance(part, LendingPart))
     with pytest.raises(RunError, match="jobs of this run lend cores, and the part `lending` of vrm's extensions, which gives"):
-        asked.manager.continuing._go_on_lending()
+        asked.manager.continuing._restore_loans()

@@ -17,7 +17,7 @@ from vrm.live.nodes.topology import read_topology
 from vrm.live.relay.boot import MARK
 from vrm.results import shares
 from vrm.run.journal import files as journal
-from vrm.run.journal.past import replay
+from vrm.run.journal.history import replay
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 BOTH = ("wait.x 1 600 0 cores=2 malleable=1", "wait.x 1 400 0 cores=2 malleable=1")

@@ -14,7 +14,7 @@ from support.lending_site import KILLED, allowed, cores, done, events, lends, pr
 
 from vrm.results import shares
 from vrm.api import Machine, Timetable, simulate
-from vrm.ext.lending.simulated.recorded_lends import AskedLend
+from vrm.ext.lending.simulated.recorded_lends import RequestedLend
 from vrm.model import Job
 from vrm.workload.submission import Submission
 
@@ -54,7 +54,7 @@ def test_a_borrower_takes_over_the_cores_of_a_lender_that_ends_first(site: Site)
     work = [rows[0].end - begin - rows[0].lent / 2, rows[1].borrowed / 2]
     outcome = {row.id: row for row in simulate(
         [Submission(Job(number, "wait.x", 1, 600, 0.0, cores=2, malleable=True), work[number]) for number in (0, 1)],
-        Machine.of(1, 1, 2), timetable=Timetable(lends=[AskedLend(rows[1].start - begin, 0, 1, 1)])).jobs}
+        Machine.of(1, 1, 2), timetable=Timetable(lends=[RequestedLend(rows[1].start - begin, 0, 1, 1)])).jobs}
     assert outcome[0].end == pytest.approx(rows[0].end - begin, abs=0.1)
     # It takes over at the lender's end there, and when nothing of it is left here.
     assert outcome[1].end == pytest.approx(rows[1].end - begin, abs=0.1 + mine[1].begin - rows[0].end)

@@ -15,14 +15,14 @@ from vrm.scheduling.registry import PolicyError
 from vrm.api import Machine, Recording, Rules, simulate
 from vrm.simulation.arguments import by_name
 from vrm.ext.generate.lublin import Lublin
-from vrm.ext.lending.simulated.malleable import Hybrid
+from vrm.ext.lending.simulated.malleable import HybridWorkload
 from vrm.workload.submission import Submission
 
 JOBS = [Submission(Job(number, "a", 1 + number % 40, 100.0), 50.0) for number in range(1, 201)]
 
 
 def malleable(share: float, seed: int = 1) -> set[int]:
-    return {one.job.id for one in Hybrid(JOBS, Cluster.regular(10, 2, 8), share, seed)
+    return {one.job.id for one in HybridWorkload(JOBS, Cluster.regular(10, 2, 8), share, seed)
             if one.job.malleable}
 
 
@@ -35,10 +35,10 @@ def test_the_jobs_of_a_smaller_share_are_among_those_of_a_larger_one() -> None:
 
 def test_a_job_has_a_rank_on_each_socket_of_as_large_a_part_of_the_machine() -> None:
     cluster = Cluster.regular(10, 2, 8)
-    jobs = [one.job for one in Hybrid(JOBS, cluster, 1.0)]
+    jobs = [one.job for one in HybridWorkload(JOBS, cluster, 1.0)]
     assert [(job.procs, job.cores) for job in jobs[:3]] == [(2, 8), (2, 8), (2, 8)]
     assert [job.procs for job in jobs[14:18]] == [2, 4, 4, 4]  # 16, 17, 18 and 19 cores
-    half = [one.job for one in Hybrid(JOBS, cluster, 1.0, processors=20)]
+    half = [one.job for one in HybridWorkload(JOBS, cluster, 1.0, processors=20)]
     assert [job.procs for job in half[:5]] == [2, 4, 4, 6, 6]  # 2 to 6 of 20 processors are 1 to 3 nodes
     assert all(job.procs <= 20 for job in half)
 

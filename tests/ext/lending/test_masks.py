@@ -15,9 +15,9 @@ from conftest import mpirun_environment
 from support.agents import (CPUS, OPEN_MPI, RUN, Jobs, Loop, StandIn, jobs, nodes,  # noqa: F401
                          two_cpus)
 from vrm.live.runner import proc
-from vrm.ext.lending.orders import Masks, confine, set_masks
-from vrm.live.nodes.nodewatch import NodeWatch
-from vrm.live.nodes.outcomes import Swept
+from vrm.ext.lending.orders import MaskReport, confine, set_masks
+from vrm.live.nodes.node_watch import NodeWatch
+from vrm.live.nodes.agent_events import SweepDone
 from vrm.live.nodes.topology import Topology
 from vrm.model import Cluster, RankSlot
 
@@ -40,10 +40,10 @@ def seen(pid: int) -> set[frozenset[int]]:
     return found
 
 
-def order(loop: Loop, epoch: int, tasks: dict[int, frozenset[int]], job: int = 1, **options: Any) -> Masks:
+def order(loop: Loop, epoch: int, tasks: dict[int, frozenset[int]], job: int = 1, **options: Any) -> MaskReport:
     """The answer of the node to an order."""
     set_masks(loop.agents, job, epoch, {"n1": tasks}, options.pop("variables", OPEN_MPI), **options)
-    answer: Masks = loop.next(Masks)
+    answer: MaskReport = loop.next(MaskReport)
     return answer
 
 
@@ -60,7 +60,7 @@ def test_every_thread_of_every_rank_moves_and_returns(nodes: StandIn, jobs: Jobs
     loop = nodes.make("n1").start()
     last = frozenset(CPUS[1:2])
     answer = order(loop, 1, {0: ONE, 1: last})
-    assert answer == Masks("n1", 1, 1, True, {0: 1001, 1: 2}, frozenset())
+    assert answer == MaskReport("n1", 1, 1, True, {0: 1001, 1: 2}, frozenset())
     assert seen(first.pid) == {ONE} and seen(second.pid) == seen(child.pid) == {last}
     assert seen(daemon.pid) == seen(other.pid) == {BOTH}
     assert order(loop, 2, {0: ONE, 1: ONE}).clear
@@ -69,7 +69,7 @@ def test_every_thread_of_every_rank_moves_and_returns(nodes: StandIn, jobs: Jobs
     assert seen(first.pid) == seen(second.pid) == seen(child.pid) == seen(daemon.pid) == {BOTH}
     assert seen(other.pid) == {BOTH}
     loop.agents.sweep(1)
-    assert loop.next(Swept).processes == 4
+    assert loop.next(SweepDone).processes == 4
 
 
 def test_an_older_order_is_answered_with_the_last_one(nodes: StandIn, jobs: Jobs) -> None:
@@ -81,7 +81,7 @@ def test_an_older_order_is_answered_with_the_last_one(nodes: StandIn, jobs: Jobs
     rank.cpu_affinity(list(BOTH))
     assert order(loop, 7, {0: ONE}).clear and seen(rank.pid) == {ONE}  # the same once more
     loop.agents.sweep(1)
-    loop.next(Swept)
+    loop.next(SweepDone)
     again = jobs.start("wait()", OMPI_COMM_WORLD_RANK="0")  # a job that waits again counts from the start
     assert order(loop, 1, {0: ONE}).epoch == 1 and seen(again.pid) == {ONE}
 
@@ -125,7 +125,7 @@ def test_a_job_without_ranks_is_one_process(nodes: StandIn, jobs: Jobs) -> None:
     assert order(loop, 1, {0: ONE}, variables=()).threads == {0: 2}
     assert seen(job.pid) == seen(job.children()[0].pid) == {ONE}
     loop.agents.sweep(1)
-    loop.next(Swept)
+    loop.next(SweepDone)
 
 
 def test_what_escapes_later_is_caught(nodes: StandIn, jobs: Jobs) -> None:
@@ -144,7 +144,7 @@ def test_an_order_survives_its_agent(nodes: StandIn, jobs: Jobs) -> None:
     loop.until(lambda: seen(rank.pid) == {ONE}, "the order has come")
     os.kill(nodes.pids("n1")[-1], 9)
     jobs.start("wait()", OMPI_COMM_WORLD_RANK="1")
-    answer = loop.next(Masks)
+    answer = loop.next(MaskReport)
     assert answer.clear and answer.epoch == 4 and nodes.tries("n1") == 2
 
 
@@ -165,7 +165,7 @@ def test_ranks_that_mpirun_has_bound(nodes: StandIn) -> None:
             assert len(ranks) == 2 and all(seen(pid) == {cpus} for pid in ranks)
             assert seen(process.pid) == {cpus}
         loop.agents.sweep(1)
-        loop.next(Swept)
+        loop.next(SweepDone)
     finally:
         process.kill()
         process.wait()

@@ -8,7 +8,7 @@ import math
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from vrm.ext.lending.mates import (Carriers, Mate, Reach, bearable, carries, choose, outlasts, pays, penalty,
+from vrm.ext.lending.mates import (CarryLimits, Mate, MateLimits, longest_bearable, longest_carried, choose, outlasts, pays, penalty,
                                   stretched)
 
 
@@ -51,11 +51,11 @@ def test_nobody_who_finds_mates_is_out_of_reach(first: list, later: list, nodes:
                                                 limit: float, share: float, gone: bool) -> None:
     """Also where some came later, and the first have gone; and where all are there, only those in reach
     find some."""
-    reach, left = Reach(most), []
+    reach, left = MateLimits(most), []
 
     def longest(each: tuple[int, int, int, int]) -> float:
         _, submit, end, requested = each
-        return carries(end - 50, bearable(submit, end, requested, limit), share)
+        return longest_carried(end - 50, longest_bearable(submit, end, requested, limit), share)
 
     for each in [*first, *later]:
         reach.add(each[0], longest(each))
@@ -75,9 +75,9 @@ def test_nobody_who_finds_mates_is_out_of_reach(first: list, later: list, nodes:
 @settings(max_examples=200)
 def test_carriers_are_the_best_of_all_sets(able: dict[int, list[int]], most: int) -> None:
     looked_at: list[int] = []
-    reach = Reach(most)
-    found = Carriers({size: dict(enumerate(here)) for size, here in able.items()},
-                     lambda each: looked_at.append(each) or float(each), reach, most)
+    reach = MateLimits(most)
+    found = CarryLimits({size: dict(enumerate(here)) for size, here in able.items()},
+                        lambda each: looked_at.append(each) or float(each), reach, most)
     all_of = [(size, each) for size, here in able.items() for each in here]
     for nodes in range(1, 15):
         sets = [each for number in range(1, most + 1) for each in itertools.combinations(all_of, number)

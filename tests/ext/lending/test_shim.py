@@ -19,11 +19,11 @@ from conftest import LIMIT, mpirun_environment, wait_until
 from support.agents import StandIn, nodes  # noqa: F401
 from vrm.live.launch.environment import tagged
 from vrm.ext.lending import build
-from vrm.ext.lending.job import following, rigid
+from vrm.ext.lending.job_variables import following, rigid
 from vrm.ext.lending.nodes import lending, masks
 from vrm.live.runner import proc
-from vrm.ext.lending.orders import Masks, set_masks
-from vrm.live.nodes.outcomes import Swept
+from vrm.ext.lending.orders import MaskReport, set_masks
+from vrm.live.nodes.agent_events import SweepDone
 from support.shim import HERE, can_build
 
 START = 4
@@ -59,8 +59,8 @@ class Running(NamedTuple):
               cpus: list[int] | None = None) -> dict[str, int] | None:
         """What it says, after an order if that is new."""
         stat = proc.read_stat(self.process.pid)
-        return stat and lending.publish(self.place, self.process.pid, stat[1], epoch,
-                                        CPUS if cpus is None else cpus, share)
+        return stat and lending.write_order(self.place, self.process.pid, stat[1], epoch,
+                                            CPUS if cpus is None else cpus, share)
 
     def follows(self, epoch: int, threads: int, cpus: list[int] | None = None) -> dict[str, int]:
         """Order so many threads, and wait until it has them."""
@@ -329,7 +329,7 @@ def test_ranks_of_mpirun_follow_an_agents_orders(program: Path, nodes: StandIn) 
             def follow() -> bool:
                 set_masks(loop.agents, 1, epoch, {"n1": {rank: frozenset(cpus) for rank, cpus in tasks.items()}},
                                       ("OMPI_COMM_WORLD_RANK",))
-                answer = loop.next(Masks)
+                answer = loop.next(MaskReport)
                 assert answer.clear and answer.epoch == epoch
                 return bool(answer.acknowledged == {0, 1})
             loop.until(follow, f"both ranks follow epoch {epoch}")
@@ -337,7 +337,7 @@ def test_ranks_of_mpirun_follow_an_agents_orders(program: Path, nodes: StandIn) 
                       for name in os.listdir(lending.folder(run, 1))]
             assert [state[4] for state in states] == [len(tasks[0])] * 2
         loop.agents.sweep(1)
-        loop.next(Swept)
+        loop.next(SweepDone)
         assert not os.path.exists(lending.folder(run, 1))
     finally:
         process.kill()

@@ -16,12 +16,12 @@ from vrm.model.policies import CountingPolicy
 from vrm.model.measured.speedups import Speedups
 from vrm.scheduling.backfilling.dispatchers import make_backfilling
 from vrm.scheduling.backfilling.dispatcher import Starts
-from vrm.ext.lending.lending import Terms
-from vrm.scheduling.orderings.queue import Waiting
+from vrm.ext.lending.lenders import LendingTerms
+from vrm.scheduling.orderings.queue import QueueView
 from vrm.scheduling.registry import PolicyError
 from vrm.scheduling.backfilling.shadow import Shadow
 from vrm.ext.lending.slowdown import SlowdownDriven
-from vrm.ext.lending.slowdown_all import SlowdownAll
+from vrm.ext.lending.slowdown_conservative import SlowdownAll
 from vrm.api import Machine, Measurements, Rules, Watcher, simulate
 from vrm.simulation.arguments import by_name
 from vrm.workload.submission import Submission
@@ -117,7 +117,7 @@ class Watched(SlowdownDriven):
 
     lends_seen = 0
 
-    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: CountingPolicy,
+    def decide(self, now: float, waiting: QueueView, view: Cluster, policy: CountingPolicy,
                heads: int) -> Starts:
         started = set()
         for job, placement in super().decide(now, waiting, view, policy, heads):
@@ -157,10 +157,10 @@ class Promised(SlowdownAll):
     """Keeps the first reservation that each job had."""
 
     def __init__(self, limit: float | None, **more: Any) -> None:
-        super().__init__(Terms(limit, **more))
+        super().__init__(LendingTerms(limit, **more))
         self.first: dict[int, float] = {}
 
-    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: CountingPolicy,
+    def decide(self, now: float, waiting: QueueView, view: Cluster, policy: CountingPolicy,
                heads: int) -> Starts:
         yield from super().decide(now, waiting, view, policy, heads)
         for job_id, time in self.reservations(now, waiting, view, policy).items():

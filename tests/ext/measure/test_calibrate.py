@@ -11,7 +11,7 @@ import pytest
 from conftest import Site, mpiruns, wait_until
 from support.failing_mpirun import failing, tries
 from vrm.ext.measure.calibrate import most_ranks
-from vrm.run.again import LOSSES
+from vrm.run.requeue import LOSSES
 from vrm.ext.measured.estimates import Estimate, read_estimates
 
 RUN = "echo ran >> \"$0.log\"\necho ' Time in seconds = 0.25'\n"

@@ -15,7 +15,7 @@ from vrm.ext.energy.database import read_programs
 from vrm.ext.measure.bench import MeasureError
 from vrm.ext.measure.learning import calibration, feature, learn
 from vrm.model import Cluster, Node
-from vrm.model.measured.energy import Measured, PowerClass, Programs
+from vrm.model.measured.energy import MeasuredProgram, PowerClass, Programs
 from vrm.results.jobs import JobRow
 
 COUNTER = "sys/class/powercap/intel-rapl:0/energy_uj"
@@ -31,7 +31,7 @@ def test_jobs_alone_on_a_node_are_learnt_from() -> None:
     learnt = learn([job(1, power=30.0), job(2, seconds=30.0, power=50.0), job(3, node="n1", seconds=40.0),
                     job(4, cores="n0:0/0", power=9.0)], CLASSES.get)
     # Two jobs with two cores: the mean time, and the power over both; the narrow one is not about a full node.
-    assert learnt.found == {("a", "p1"): (Measured(20.0, 45.0), 2, 2), ("a", "p2"): (Measured(40.0, 30.0), 1, 2)}
+    assert learnt.found == {("a", "p1"): (MeasuredProgram(20.0, 45.0), 2, 2), ("a", "p2"): (MeasuredProgram(40.0, 30.0), 1, 2)}
     assert learnt.left_out == {"had fewer cores than others of their program": 1}
 
 
@@ -53,7 +53,7 @@ def test_several_arguments_are_several_programs() -> None:
 def test_what_is_known_is_not_run_again() -> None:
     cluster = Cluster([Node("n0", (2, 2), power=PowerClass("p1")), Node("n1", (3,), power=PowerClass("p2")),
                        Node("n2", (3,), power=PowerClass("p2"))])
-    known = Programs({"ep.S.x": {"p1": Measured(1, 1)}})
+    known = Programs({"ep.S.x": {"p1": MeasuredProgram(1, 1)}})
     assert calibration(["ep.S.x", "own"], cluster, known, 60) == [
         f"ep.S.x 2 60 0 nodes=1 features={feature('p2')}", f"own 4 60 0 nodes=1 features={feature('p1')}",
         f"own 2 60 0 nodes=1 features={feature('p2')}"]

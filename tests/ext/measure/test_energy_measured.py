@@ -74,7 +74,7 @@ def test_a_node_without_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_frequencies_are_set_and_put_back(node: Path, tmp_path: Path) -> None:
-    one = power.Frequencies.of_node()
+    one = power.CpuFrequencies.of_node()
     assert one.set("a", [0], 1.8) == ""
     assert one.set("b", [1], 2.4) == ""
     assert files(node) == {"cpu0": ("userspace", "1800000"), "cpu1": ("userspace", "2400000")}
@@ -86,22 +86,22 @@ def test_frequencies_are_set_and_put_back(node: Path, tmp_path: Path) -> None:
 
 def test_what_was_killed_is_put_back_by_the_next(node: Path) -> None:
     code = ("from vrm.ext.energy.nodes import power; import os, signal\n"
-            "assert power.Frequencies.of_node().set('a', [0, 1], 1.2) == ''\n"
+            "assert power.CpuFrequencies.of_node().set('a', [0, 1], 1.2) == ''\n"
             "os.kill(os.getpid(), signal.SIGKILL)")
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
     assert files(node)["cpu1"] == ("userspace", "1200000")
-    alive = power.Frequencies.of_node()
+    alive = power.CpuFrequencies.of_node()
     assert {governor for governor, _ in files(node).values()} == {"schedutil"}
     assert not Path(alive.kept).exists()
 
 
 def test_one_that_lives_is_left_alone(node: Path) -> None:
-    one = power.Frequencies.of_node()
+    one = power.CpuFrequencies.of_node()
     assert one.set("a", [0], 1.2) == ""
     record = json.loads(Path(one.kept).read_text())
     record["pid"], record["began"] = os.getppid(), power._began(os.getppid())
     Path(one.kept).write_text(json.dumps(record))
-    power.Frequencies.of_node()
+    power.CpuFrequencies.of_node()
     assert files(node)["cpu0"] == ("userspace", "1200000")
 
 
@@ -112,7 +112,7 @@ def test_one_that_lives_is_left_alone(node: Path) -> None:
     (lambda folder: (folder / "cpuinfo_min_freq").unlink(), "does not say which frequencies")])
 def test_where_it_cannot_be_set_nothing_is(node: Path, change: Callable[[Path], None], said: str) -> None:
     change(node / power.CPUS / "cpu1" / "cpufreq")
-    agent = power.Power()
+    agent = power.NodePower()
     answer = agent.take({"number": 1, "run": "r", "job": 3, "begin": True, "cpus": [0, 1], "frequency": 1.8})
     assert said in answer["error"]
     assert files(node)["cpu0"][0] == "schedutil"
@@ -120,7 +120,7 @@ def test_where_it_cannot_be_set_nothing_is(node: Path, change: Callable[[Path], 
 
 
 def test_the_order_of_an_agent(node: Path) -> None:
-    agent = power.Power()
+    agent = power.NodePower()
     assert agent.take({"number": 1, "run": "r", "job": 3, "begin": True, "cpus": [1], "frequency": 1.2}
                       ) == {"number": 1, "energy": None, "error": ""}
     assert files(node)["cpu1"] == ("userspace", "1200000")
@@ -179,9 +179,9 @@ def test_slurms_accounting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     if wanted is None:
         with pytest.raises(MeasureError, match=r"12\.0"):
-            energy.of_slurm("12.0")
+            energy.slurm_seconds("12.0")
     else:
-        assert energy.of_slurm("12.0").measured[:2] == wanted
+        assert energy.slurm_seconds("12.0").measured[:2] == wanted
 
 
 @pytest.mark.slow

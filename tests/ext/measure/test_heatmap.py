@@ -22,13 +22,13 @@ from hypothesis import strategies as st
 from conftest import Site, wait_until
 from vrm.live.site.setup import Site as Allocation
 from vrm.ext.measure.bench import MeasureError
-from vrm.ext.measure.heatmap import Method, _Times, pair_up, ranks_for
+from vrm.ext.measure.heatmap_measurement import MeasurementMethod, _Times, co_run_placements, ranks_for
 from vrm.model import Cluster, Heatmap, Job, Node
 from vrm.model.measured.speedups import SpeedError, Speedups
 from vrm.ext.measure.heatmap_table import draw, grid_of, table
 from vrm.ext.study.report.plotting import PictureError
 from vrm.results.jobs import read_jobs
-from vrm.results.places import parse_cores
+from vrm.results.placement_text import parse_cores
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.api import Machine, Measurements, Recording, Rules, simulate
 from vrm.ext.measured.heatmap_files import HeatmapLine, csv_text, rank_text, ranked, read, spread
@@ -225,7 +225,7 @@ def test_one_core_cannot_be_shared(site: Site) -> None:
 def places(cluster: Cluster, large: int, small: int) -> list[dict[int, list[int]]]:
     """For each copy the cores it takes, by node; a core is counted over the node."""
     found = []
-    for placement in pair_up(cluster, large, small):
+    for placement in co_run_placements(cluster, large, small):
         cores: dict[int, list[int]] = {}
         for slot in placement.slots(cluster.nodes):
             first = sum(cluster.nodes[slot.node].sockets[:slot.socket])
@@ -281,7 +281,7 @@ def test_ranks_follow_from_the_allocation(app: str, nodes: int, sockets: tuple,
     ([1.0, 1.0], 3, False), ([1.0, 1.02, 1.01], 3, True), ([1.0, 2.0, 3.0], 3, False),
     ([1.0, 1.0, 1.0, 1.0, 9.0], 3, True), ([2.0], 1, True)])
 def test_when_a_figure_is_steady(times: list[float], runs_: int, steady: bool) -> None:
-    assert _Times(times, times).steady(Method(runs_, steady=0.05)) is steady
+    assert _Times(times, times).steady(MeasurementMethod(runs_, steady=0.05)) is steady
 
 
 def test_the_spread_is_the_middle_half() -> None:

@@ -379,7 +379,7 @@ def test_without_an_mpi_compiler_it_says_how_to_get_one(tmp_path: Path) -> None:
 
 
 def test_the_files_for_the_suite() -> None:
-    tools = npb_build.Tools("/m/mpicc", "/m/mpif90", "make")
+    tools = npb_build.Compilers("/m/mpicc", "/m/mpif90", "make")
     text = make_def(tools, ["-O3", "-fallow-invalid-boz"], ["-O2"])
     values = dict(line.split(" = ", 1) for line in text.splitlines() if " = " in line)
     assert values["MPIFC"] == values["MPIF77"] == values["FLINK"] == "/m/mpif90"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from vrm.ext.pbs import qstat as pbs_qstat
-from vrm.ext.pbs import words
+from vrm.ext.pbs import resources
 from vrm.ext.pbs.qsub import array, directives
 from vrm.model.job import Request
 
@@ -46,8 +46,8 @@ GB = 1 << 30
 def test_what_is_asked_for(text: str, wanted: dict[str, Any]) -> None:
     given: dict[str, str] = {}
     if text:
-        words.resources(text, given)
-    found = words.request(given)
+        resources.resources(text, given)
+    found = resources.request(given)
     assert found == {"exclusive": False, **wanted}
     Request.of_fields(found["procs"], found["cores"], found["exclusive"], found)  # it contradicts itself nowhere
 
@@ -61,22 +61,22 @@ def test_what_is_asked_for(text: str, wanted: dict[str, Any]) -> None:
     ("select=2:ncpus=2:mpiprocs=2:ngpus=1", "GPUs cannot be shared")])
 def test_what_vrm_cannot_give_is_refused(text: str, why: str) -> None:
     given: dict[str, str] = {}
-    words.resources(text, given)
+    resources.resources(text, given)
     with pytest.raises(ValueError, match=why):
-        words.request(given)
+        resources.request(given)
 
 
 def test_times_and_sizes() -> None:
-    assert [words.walltime(text) for text in ("90", "1:30", "1:00:00", "100:00:00")] == [90, 90, 3600, 360000]
-    assert [words.size(text) for text in ("10", "10b", "2kb", "3MB", "4gb", "1gw", "1tb")] == [
+    assert [resources.walltime(text) for text in ("90", "1:30", "1:00:00", "100:00:00")] == [90, 90, 3600, 360000]
+    assert [resources.size(text) for text in ("10", "10b", "2kb", "3MB", "4gb", "1gw", "1tb")] == [
         10, 10, 2048, 3 << 20, 4 * GB, 8 * GB, 1 << 40]
     for wrong in ("", "1h", "0", "-5", "1:2:3:4"):
         with pytest.raises(ValueError):
-            words.walltime(wrong)
+            resources.walltime(wrong)
     for wrong in ("", "1x", "gb"):
         with pytest.raises(ValueError):
-            words.size(wrong)
-    assert [words.clock(seconds) for seconds in (0, 59.9, 3600, 360000)] == ["00:00:00", "00:00:59", "01:00:00", "100:00:00"]
+            resources.size(wrong)
+    assert [resources.clock(seconds) for seconds in (0, 59.9, 3600, 360000)] == ["00:00:00", "00:00:59", "01:00:00", "100:00:00"]
 
 
 def test_directives_end_with_the_first_command() -> None:
@@ -96,13 +96,13 @@ def test_indices_of_arrays() -> None:
 def test_when_a_job_may_begin(text: str, wanted: tuple[int, ...]) -> None:
     """What is left out is that of the next time when the rest is so; a date with its year may be past."""
     now = time.mktime((2026, 11, 23, 7, 5, 0, 0, 0, -1))
-    assert words.moment(text, now) == time.mktime((*wanted, *[0] * (9 - len(wanted)))[:8] + (-1,))
+    assert resources.moment(text, now) == time.mktime((*wanted, *[0] * (9 - len(wanted)))[:8] + (-1,))
 
 
 @pytest.mark.parametrize("text", ["", "x", "2530", "0760", "15:30", "13010700", "011", "0700.61"])
 def test_what_is_no_time_to_begin(text: str) -> None:
     with pytest.raises(ValueError):
-        words.moment(text, 1e9)
+        resources.moment(text, 1e9)
 
 
 def test_long_values_break_where_qstat_breaks_them() -> None:

@@ -18,7 +18,7 @@ from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_poli
 from vrm.ext.planning.node_orders import Weighted
 from vrm.scheduling.placement.node_orders import Order, make_node_order
 from vrm.scheduling.registry import PolicyError
-from vrm.ext.planning.stock import Stock
+from vrm.ext.planning.free_amounts import FreeAmounts
 
 Amounts = Mapping[str, float]
 
@@ -472,7 +472,7 @@ def test_what_is_left_is_that_of_a_walk_over_the_nodes(nodes: list[Node], jobs: 
                                                        data: Any) -> None:
     cluster = Cluster(nodes)
     policy = make_policy("pack", cluster)
-    stock = Stock(nodes)
+    stock = FreeAmounts(nodes)
     for job in jobs:
         what = data.draw(st.sampled_from(["start", "end", "switch", "if"]))
         placement = policy.place(job, cluster)

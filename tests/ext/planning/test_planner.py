@@ -12,7 +12,7 @@ import pytest
 from conftest import Site, descendants, wait_until
 
 from vrm.ext.planning.planner import LONGEST, PATIENCE, Planner
-from vrm.ext.planning.plan import Effort, PlanningProblem, PlanningTask, solve
+from vrm.ext.planning.planning_problem import Effort, PlanningProblem, PlanningTask, solve
 
 pytest.importorskip("ortools")
 

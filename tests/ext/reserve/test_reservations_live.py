@@ -74,7 +74,7 @@ def test_a_reservation_from_its_making_to_its_end(site: Site) -> None:
 
 @pytest.mark.slow
 def test_what_cannot_be_reserved(site: Site) -> None:
-    """The other reasons are in tests/run/test_reserving.py."""
+    """The other reasons are in tests/run/test_run_reservations.py."""
     site.config(Nodes=3, Sockets=1, Cores=1, Emulate=True, Launcher={"Kind": "direct"})
     site.program("work", 'sleep "$1"')
     site.lines("work 1 10h args=600", end=False)

@@ -14,7 +14,7 @@ import pytest
 from vrm.ext.sites import flux
 from vrm.live.batch.allocation import Allocation, batch_job, find_allocation
 from vrm.live.batch.base import AllocationError, BatchJob, NodeShare
-from vrm.live.nodes.connecting import command_line, group_line
+from vrm.live.nodes.runner_commands import command_line, group_line
 from vrm.system.transports.base import choose
 
 R = ('{"version": 1, "execution": {"R_lite": [{"rank": "0-1", "children": {"core": "0-3,6", "gpu": "0,2"}}, '

@@ -19,7 +19,7 @@ from support.mpiruns import INTEL as INTEL_TEXT, MPICH as MPICH_TEXT, OPEN_MPI, 
 from support.machines import EVEN_ODD_THREADS, TWO_BY_FOUR, machine
 
 from vrm.config.schema import LauncherSettings as Settings
-from vrm.live.launch.base import MADE_UP, LaunchError, NoProgram, make_launcher
+from vrm.live.launch.base import SYNTHETIC_CHECK, LaunchError, LauncherNotFound, make_launcher
 from vrm.live.launch.environment import environment, hydra_settings
 from vrm.ext.sites.hydra import INTEL, MPICH, Hydra, find_mpiexec, parse_version
 from vrm.live.nodes.bindings import BindingCheck
@@ -121,7 +121,7 @@ def test_made_up_cores_are_not_bound_to(topologies: dict[str, Topology]) -> None
         launcher = Hydra("mpiexec", family, "5.0", {}, made_up)
         assert launcher.command(7, "/apps/a", SAME, nodes, "/r").argv == (
             "mpiexec", *expected.split())
-        assert launcher.check_bindings("/e", "/o", SAME, nodes) == MADE_UP
+        assert launcher.check_bindings("/e", "/o", SAME, nodes) == SYNTHETIC_CHECK
 
 
 def test_a_node_whose_cpu_numbers_are_not_known(topologies: dict[str, Topology]) -> None:
@@ -208,7 +208,7 @@ def test_versions(text: str, found: tuple[str, str]) -> None:
     ("", "says `nothing`"),
 ])
 def test_other_mpis_are_named_with_the_mend(text: str, reason: str) -> None:
-    with pytest.raises(NoProgram) as caught:
+    with pytest.raises(LauncherNotFound) as caught:
         parse_version(text)
     assert reason in str(caught.value) and "pip install mpich" in str(caught.value)
 
@@ -228,13 +228,13 @@ def test_finding_mpiexec(tmp_path: Path, beside: Path) -> None:
     assert find_mpiexec("auto", only(tmp_path / "ompi", tmp_path / "mpich")) == (
         real, MPICH, "5.0.2")
     assert find_mpiexec(real, {}) == (real, MPICH, "5.0.2")
-    with pytest.raises(NoProgram, match=f"{other} is Open MPI 4.1.4"):
+    with pytest.raises(LauncherNotFound, match=f"{other} is Open MPI 4.1.4"):
         find_mpiexec("auto", only(tmp_path / "ompi"))
-    with pytest.raises(NoProgram, match=f"{other} is Open MPI 4.1.4"):
+    with pytest.raises(LauncherNotFound, match=f"{other} is Open MPI 4.1.4"):
         find_mpiexec(other, {})
-    with pytest.raises(NoProgram, match="no mpiexec on PATH; install MPICH"):
+    with pytest.raises(LauncherNotFound, match="no mpiexec on PATH; install MPICH"):
         find_mpiexec("auto", only(tmp_path))
-    with pytest.raises(NoProgram, match="Launcher.Mpirun: x is not an executable program on PATH"):
+    with pytest.raises(LauncherNotFound, match="Launcher.Mpirun: x is not an executable program on PATH"):
         find_mpiexec("x", only(tmp_path))
     debian = fake(beside, MPICH_TEXT, "mpiexec.mpich")
     assert find_mpiexec("auto", only(tmp_path))[0] == debian

@@ -18,7 +18,7 @@ from vrm.ext.sites.pbs import parse_pbsnodes
 from vrm.live.launch.openmpi import OpenMPI
 from vrm.live.manager.stopping import Idle
 from vrm.live.nodes.agents import Agents
-from vrm.live.nodes.connecting import command_line
+from vrm.live.nodes.runner_commands import command_line
 from vrm.live.nodes.topology import Topology
 
 LOG = 'echo "$VRM_JOB_ID" >> "$(dirname "$0")/log"\n'

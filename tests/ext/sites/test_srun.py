@@ -15,7 +15,7 @@ import pytest
 from support.machines import EVEN_ODD_THREADS, TWO_BY_FOUR, machine
 
 from vrm.config.schema import LauncherSettings as Settings
-from vrm.live.launch.base import MADE_UP, LaunchError, make_launcher
+from vrm.live.launch.base import SYNTHETIC_CHECK, LaunchError, make_launcher
 from vrm.live.launch.environment import step_environment
 from vrm.ext.sites.srun import Srun, parse_masks
 from vrm.live.nodes.bindings import BindingCheck
@@ -83,7 +83,7 @@ def test_made_up_cores_are_not_bound_to(topologies: dict[str, Topology]) -> None
     placed = slots((0, 0, (0,)), (2, 0, (1,)))
     assert launcher.command(7, "/apps/a", placed, nodes, "/r").argv == tuple(
         (COMMON.format(2, 2, "none") + "/apps/a").split())
-    assert launcher.check_bindings("/e", "/o", placed, nodes) == MADE_UP
+    assert launcher.check_bindings("/e", "/o", placed, nodes) == SYNTHETIC_CHECK
 
 
 def test_cores_that_are_not_known(topologies: dict[str, Topology]) -> None:

@@ -23,7 +23,7 @@ from vrm.live.nodes.topology import Topology, parse_cpu_list, read_topology
 from vrm.live.relay.boot import MARK
 from vrm.model import RankSlot
 from vrm.results.jobs import JobRow, read_jobs
-from vrm.results.places import parse_cores
+from vrm.results.placement_text import parse_cores
 
 ASK = """#!/bin/sh
 while read -r key value; do

@@ -20,9 +20,9 @@ from conftest import Site, mpirun_environment, wait_until
 from support.executor import Managed
 from vrm.ext.slurm.calls import build
 from vrm.ext.slurm.calls.jobs import JobView
-from vrm.ext.slurm.calls.answers import Answer, Refused, LaterAnswer
-from vrm.ext.slurm.blocking import Granted, _ranks
-from vrm.ext.slurm.calls.door import SILENCE, Afar, Door
+from vrm.ext.slurm.calls.answers import Answer, CallRefused, DeferredAnswer
+from vrm.ext.slurm.blocking import AllocationAnswer, _ranks
+from vrm.ext.slurm.calls.server import SILENCE, CommandFileCalls, SocketServer
 from vrm.model import Job as SubmittedJob, JobState
 from vrm.model.job import PLAIN
 from vrm.ext.steps.records import read_steps
@@ -133,7 +133,7 @@ def test_who_asks_a_manager_that_hangs_can_be_ended(outside: Outside) -> None:
 
 
 def test_a_client_on_another_node_that_asks_no_more_is_gone(tmp_path: Path) -> None:
-    class JobView(LaterAnswer):
+    class JobView(DeferredAnswer):
         """Waits, and keeps what comes."""
 
         heard: list[object] = []
@@ -151,7 +151,7 @@ def test_a_client_on_another_node_that_asks_no_more_is_gone(tmp_path: Path) -> N
             self.heard.append(number)
 
     managed = Managed(tmp_path / "run")
-    afar, job = Afar(managed.live, managed.live.part(Door).counter), JobView()
+    afar, job = CommandFileCalls(managed.live, managed.live.part(SocketServer).counter), JobView()
     afar.wait("1.a", job, 100.0)
     asked = afar.answer({"of": "1.a", "signals": [10]}, "2.b", 150.0)
     assert (asked["waits"], os.fsencode(str(asked["out"])), asked["err"]) == ("1.a", b"\xff out", "err")
@@ -195,7 +195,7 @@ def test_a_job_is_granted_when_it_is_launched_and_not_when_that_is_decided() -> 
             return "", "", ""
 
     looks = Looks()
-    granted = Granted(looks, 2, "salloc", True)  # type: ignore[arg-type]
+    granted = AllocationAnswer(looks, 2, "salloc", True)  # type: ignore[arg-type]
     assert granted.poll() is None and granted.poll() is None
     looks.launched = True
     assert granted.poll() == Answer()
@@ -487,7 +487,7 @@ def test_how_many_ranks_an_mpirun_starts() -> None:
                          "--mca btl self -n 4 -npernode 2 --bind-to core prog": (4, 1, 2, "prog")}.items():
         assert _ranks("mpirun", words.split()) == found
     for words in ("prog", "-n", "-n x prog", "--hostfile f -n 2 prog", "-n 2 a : b"):
-        with pytest.raises(Refused):
+        with pytest.raises(CallRefused):
             _ranks("mpirun", words.split())
 
 

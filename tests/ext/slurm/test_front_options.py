@@ -15,13 +15,13 @@ from hypothesis import given, settings, strategies as st
 
 from vrm.ext.slurm.calls import answers, jobs as front, names
 from vrm.ext.slurm import blocking, requests, sbatch, scancel
-from vrm.ext.slurm.forms import formats, nodelists, times, words
-from vrm.ext.slurm.calls.answers import Answer, Call, Needs, Refused, LaterAnswer
+from vrm.ext.slurm.forms import formats, nodelists, times, state_names
+from vrm.ext.slurm.calls.answers import Answer, Call, FileNeeded, CallRefused, DeferredAnswer
 from vrm.ext.slurm.forms.options import Options
 from vrm.ext.slurm.requests import demand
 from vrm.model import JobState
 from vrm.model.job import ANY, FAIL, OK, START, Dependency
-from vrm.model.quantities import of_slurm
+from vrm.model.quantities import slurm_seconds
 from vrm.ext.steps import options as step_options
 from vrm.ext.steps.records import Step
 from support.counters import Counter, a_job, asked, run
@@ -40,7 +40,7 @@ def test_options_in_all_their_forms() -> None:
     assert options.parse(["-W", "a"]) == ({"wait": ""}, ["a"])
     for wrong, words_ in (("-z", "unrecognized"), ("--zzz", "unrecognized"), ("--w=1", "--wait, --wrap"),
                           ("-n", "needs a value"), ("--quiet=1", "takes no value"), ("-wn1", "cannot be followed")):
-        with pytest.raises(Refused, match=words_):
+        with pytest.raises(CallRefused, match=words_):
             options.parse([wrong])
 
 
@@ -52,7 +52,7 @@ def test_srun_knows_the_same_options_in_a_job_and_outside_of_one() -> None:
     found = step_options.parse(["--get-user-env", "-k", "--pty", "--cpu-freq=high", "--gpu-bind=closest", "-n=2", "true", "-n"])
     assert found.words == ["true", "-n"] and found.given == {"pty": "", "ntasks": "2"}
     for refused in ("--cpus-per-gpu=2", "-F", "-a1", "--bcast", "-Z"):
-        with pytest.raises(step_options.Wrong, match="vrm does not do --"):
+        with pytest.raises(step_options.UsageError, match="vrm does not do --"):
             step_options.parse([refused, "x", "true"])
 
 
@@ -71,10 +71,10 @@ def test_no_words_break_a_command(said: list[str], name: str) -> None:
     call = Call(name, said, "/work", {})
     try:
         reply = names.reply_to(call, counter)
-    except Refused as refused:
+    except CallRefused as refused:
         assert str(refused).strip()
         return
-    assert isinstance(reply, (Answer, Needs, LaterAnswer))
+    assert isinstance(reply, (Answer, FileNeeded, DeferredAnswer))
 
 
 @given(st.binary(max_size=200), st.text("#SBATCH -=nNtJoaedwp\t'\"0123456789%:,\\\n", max_size=200))
@@ -89,11 +89,11 @@ def test_no_script_breaks_sbatch(data: bytes, said: str) -> None:
 @given(st.text(max_size=12))
 @settings(deadline=None, max_examples=300)
 def test_no_text_breaks_times_formats_and_lists(text: str) -> None:
-    for read in (of_slurm, lambda said: times.when(said, 1.7e9), words.states_of, sbatch.signal_number,
+    for read in (slurm_seconds, lambda said: times.when(said, 1.7e9), state_names.states_of, sbatch.signal_number,
                  lambda said: formats.letters(said, {"i": ("ID", str)}),
                  lambda said: formats.names(said, {"id": ("ID", str)}),
                  lambda said: formats.fields(said, {"id": formats.SacctField("ID", 5, str)}),
-                 lambda said: words.find(Counter(), said)):
+                 lambda said: state_names.find(Counter(), said)):
         try:
             read(text)  # type: ignore[no-untyped-call]
         except (ValueError, OverflowError) as error:
@@ -107,7 +107,7 @@ def test_no_text_breaks_times_formats_and_lists(text: str) -> None:
     ("5", 300), ("5:30", 330), ("1:02:03", 3723), ("1-0", 86400), ("2-1:30", 2 * 86400 + 5400),
     ("1-00:00:01", 86401), ("0:30", 30), ("UNLIMITED", math.inf), ("infinite", math.inf)])
 def test_time_limits(text: str, seconds: float) -> None:
-    assert of_slurm(text) == seconds
+    assert slurm_seconds(text) == seconds
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_a_deadline() -> None:
     found = asked("-t", "2", "--deadline", "now+3minutes", "job.sh").values
     assert (found["walltime"], found["deadline"]) == (120.0, 180.0)
     ended = a_job(1, JobState.CANCELLED, cause="deadline", fields=found)
-    assert (words.state(ended), words.reason(ended), ended.deadline) == ("DEADLINE", "DeadLine", 1_699_999_180.0)
+    assert (state_names.state(ended), state_names.reason(ended), ended.deadline) == ("DEADLINE", "DeadLine", 1_699_999_180.0)
 
 
 def test_lists_of_nodes_in_files() -> None:
@@ -159,7 +159,7 @@ def test_lists_of_nodes_in_files() -> None:
         options = blocking.SRUN if said[0] == "srun" else sbatch.OPTIONS
         call = Call(said[0], [], "/work", env or {}, missing={"/work/gone": "No such file or directory"})
         chosen = options.parse(said[1:])[0]
-        while isinstance(found := nodelists.read(chosen, options, call), Needs):
+        while isinstance(found := nodelists.read(chosen, options, call), FileNeeded):
             call = replace(call, sent={**call.sent, found.path: lists[found.path]})
         return demand(found, options)
     assert read("sbatch", "-w", "a/list", "-x", "./rest", "-n4") == {
@@ -171,11 +171,11 @@ def test_lists_of_nodes_in_files() -> None:
     assert read("sbatch", "-w", "n7", env={"SLURM_HOSTFILE": "hosts"})["nodelist"] == {"n7"}
     for said, env, why in ((["-w", "./gone"], {}, "gone: No such file"), (["-F", "none"], {}, "names no node"),
                            ([], {"SLURM_HOSTFILE": "odd"}, "equally often")):
-        with pytest.raises(Refused, match=why):
+        with pytest.raises(CallRefused, match=why):
             read("sbatch", *said, env=env)
     call = Call("sbatch", ["-w", "a/list", "job.sh"], "/work", sent={"/work/job.sh": b"#!/bin/sh\n#SBATCH -x n9\n"})
     counter = Counter()
-    assert names.reply_to(call, counter) == Needs("/work/a/list")
+    assert names.reply_to(call, counter) == FileNeeded("/work/a/list")
     names.reply_to(replace(call, sent={**call.sent, **lists}), counter)
     assert counter.asked[0].values["exclude"] == {"n9"} and len(counter.asked[0].values["nodelist"]) == 3
 
@@ -187,8 +187,8 @@ def test_a_step_of_a_whole_job_is_not_asked_for_nodes_again() -> None:
 
 def test_stdin_wrap_and_ids() -> None:
     counter = Counter()
-    assert names.reply_to(Call("sbatch", [], "/work"), counter) == Needs("")
-    assert names.reply_to(Call("sbatch", ["/dev/stdin"], "/work"), counter) == Needs("/dev/stdin")
+    assert names.reply_to(Call("sbatch", [], "/work"), counter) == FileNeeded("")
+    assert names.reply_to(Call("sbatch", ["/dev/stdin"], "/work"), counter) == FileNeeded("/dev/stdin")
     assert run(counter, "sbatch", "--wrap", "echo 'a b'\n").out == "Submitted batch job 1\n"
     assert counter.asked[0].script == b"#!/bin/sh\necho 'a b'\n\n" and counter.asked[0].values["app"] == "wrap"
     assert run(counter, "sbatch", "--parsable", "job.sh").out == "2\n"
@@ -250,7 +250,7 @@ def test_what_is_no_script(script: bytes, words_: str) -> None:
 
 def test_a_script_that_cannot_be_read() -> None:
     call = Call("sbatch", ["gone.sh"], "/work", missing={"/work/gone.sh": "No such file or directory"})
-    with pytest.raises(Refused, match=r"Unable to open file gone\.sh: No such file"):
+    with pytest.raises(CallRefused, match=r"Unable to open file gone\.sh: No such file"):
         names.reply_to(call, Counter())
 
 
@@ -450,7 +450,7 @@ def test_how_jobs_ended(state: JobState, cause: str, code: int | None, reason: s
     counter = Counter(a_job(1, state, cores=(2,), end=1_699_999_401.0, code=code, cause=cause, reason=reason, **begun))
     job, *steps = run(counter, "sacct", "-nP", "-j1", "-o", "state,exitcode,reason").out.splitlines()
     assert " ".join([job.replace("|", " "), *(step.rstrip("|").replace("|", " ") for step in steps)]) == shown
-    word = words.states_of(shown.partition(" ")[0])
+    word = state_names.states_of(shown.partition(" ")[0])
     assert word and run(counter, "squeue", "-h", "-t", word[0], "-o", "%i %T").out == f"1 {word[0]}\n"
 
 
@@ -592,9 +592,9 @@ def test_how_many_jobs_of_an_array_run_at_a_time(states: list[JobState | None], 
 def test_scontrol_waits_for_jobs_and_puts_them_first() -> None:
     counter = Counter(a_job(1), a_job(2, JobState.QUEUED), a_job(3, JobState.FAILED))
 
-    def wait(job_id: str) -> LaterAnswer:
+    def wait(job_id: str) -> DeferredAnswer:
         found = names.reply_to(Call("scontrol", ["wait_job", job_id], "/work"), counter)
-        assert isinstance(found, LaterAnswer)
+        assert isinstance(found, DeferredAnswer)
         return found
     waits = wait("2")
     assert waits.poll() is None
@@ -682,7 +682,7 @@ def test_many_jobs_are_cancelled_in_parts(monkeypatch: pytest.MonkeyPatch) -> No
     counter.all[7] = a_job(7)
     asked = Call("scancel", ["-v", "-n", "solve"], "/work")
     reply = names.reply_to(asked, counter)
-    assert isinstance(reply, LaterAnswer) and reply.has_work and not counter.done
+    assert isinstance(reply, DeferredAnswer) and reply.has_work and not counter.done
     assert reply.poll() is None and [each[1] for each in counter.done] == list(range(1, scancel.STEP + 1))
     counter.all[150] = a_job(150, JobState.COMPLETED)  # in the meantime
     polls = 1
@@ -691,7 +691,7 @@ def test_many_jobs_are_cancelled_in_parts(monkeypatch: pytest.MonkeyPatch) -> No
     assert polls == len(counter.all) // scancel.STEP + 1 and not reply.has_work and answer.code == 0
     assert [each[1] for each in counter.done] == [number for number in counter.all if number != 150]
     assert len(answer.err.splitlines()) == len(counter.all) - 1
-    with pytest.raises(Refused, match="Invalid job state"):
+    with pytest.raises(CallRefused, match="Invalid job state"):
         names.reply_to(Call("scancel", ["-t", "nosuch"], "/work"), counter)
     signalled = names.reply_to(Call("scancel", ["-s", "USR1", "-n", "solve"], "/work"), counter)
     counter.done.clear()
@@ -714,7 +714,7 @@ def test_a_signal_waits_for_a_job_that_waits() -> None:
     assert counter.done == [("cancel", 1, 9), ("cancel", 2, 0)] or counter.done == [("cancel", 2, 0), ("cancel", 1, 9)]
     counter.done.clear()
     waits = names.reply_to(Call("scancel", ["-s", "USR1", "1", "2", "3", "4"], "/work"), counter)
-    assert isinstance(waits, LaterAnswer) and waits.poll() is None and counter.done == [("cancel", 1, 10)]
+    assert isinstance(waits, DeferredAnswer) and waits.poll() is None and counter.done == [("cancel", 1, 10)]
     counter.all[2] = a_job(2)
     counter.all[3] = a_job(3, JobState.CANCELLED)
     assert waits.poll() is None and counter.done.pop() == ("cancel", 2, 10)
@@ -727,10 +727,10 @@ def test_a_signal_waits_for_a_job_that_waits() -> None:
 def test_what_a_job_waits_for() -> None:
     waits = (Dependency(range(1, 3), ANY), Dependency.on(3, OK))
     job = a_job(9, JobState.QUEUED, why=front.DEPENDENCY, waits=waits, fields={"singleton": "1-2"})
-    assert words.dependency(job) == "singleton(unfulfilled),afterok:3(unfulfilled)"
+    assert state_names.dependency(job) == "singleton(unfulfilled),afterok:3(unfulfilled)"
     limited = a_job(9, JobState.QUEUED, why=front.LIMIT, waits=(Dependency.on(7, ANY),), array=7, fields={
         "throttle": 2, "variables": {"SLURM_ARRAY_TASK_COUNT": "3"}})
-    assert (words.dependency(limited), words.reason(limited)) == ("(null)", "JobArrayTaskLimit")
+    assert (state_names.dependency(limited), state_names.reason(limited)) == ("(null)", "JobArrayTaskLimit")
     head, row = run(Counter(job), "squeue", "-o", "%all").out.splitlines()
     assert head.startswith("ACCOUNT|TRES_PER_NODE|MIN_CPUS|") and len(head.split("|")) == len(row.split("|")) > 45
     assert dict(zip(head.split("|"), row.split("|")))["ST"] == "PD"

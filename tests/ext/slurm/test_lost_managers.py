@@ -13,9 +13,9 @@ import pytest
 
 from conftest import Site, wait_until
 from vrm.ext.slurm.calls import build, client
-from vrm.run import control
+from vrm.run import command_files
 from vrm.run.journal import files as journals
-from vrm.run.journal.past import replay
+from vrm.run.journal.history import replay
 
 pytestmark = pytest.mark.slow
 
@@ -24,10 +24,10 @@ import os, signal, sys
 from pathlib import Path
 from vrm import cli
 from vrm.ext.slurm.calls.answers import Needs
-from vrm.ext.slurm.calls import door as doors
-from vrm.ext.slurm.calls.door import Door
-from vrm.run import control
-look, act, to_file = Door.look, Door.act, control.answer
+from vrm.ext.slurm.calls import server as doors
+from vrm.ext.slurm.calls.server import Door
+from vrm.run import command_files
+look, act, to_file = Door.look, Door.act, command_files.answer
 
 def dies(moment):
     there = Path("dies-" + moment)
@@ -53,7 +53,7 @@ def answered_by_file(*words):
     to_file(*words)
 
 doors.MOST = int(os.environ.get("MOST", doors.MOST))
-Door.look, Door.act, control.answer = served, answered, answered_by_file
+Door.look, Door.act, command_files.answer = served, answered, answered_by_file
 sys.exit(cli.main())
 """
 
@@ -175,7 +175,7 @@ def test_vrm_submit_is_answered_by_the_journal(site: Site, tmp_path: Path) -> No
 def test_without_another_manager_nothing_was_submitted(
         site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     mortal = Mortal(site, tmp_path / "commands", "python")
-    monkeypatch.setattr(control, "NEXT", 0.1)
+    monkeypatch.setattr(command_files, "NEXT", 0.1)
     monkeypatch.setenv("VRM_DIRECTORY", str(site.log))
     mortal.start("unread")
     assert client.main(["sbatch", "--wrap", "true"]) == 1

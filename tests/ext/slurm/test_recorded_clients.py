@@ -79,7 +79,7 @@ def test_a_client_reads_what_it_expects(number: int) -> None:
     try:
         answer = run(counter, *words, script=SCRIPTS.get(client, b"#!/bin/sh\ntrue\n"))
     except AssertionError as error:  # it waits, with -W
-        assert wanted is None and "Until" in str(error), error
+        assert wanted is None and "EndAnswer" in str(error), error
         assert counter.asked
         return
     if wanted is None:

@@ -55,7 +55,7 @@ def test_a_manager_that_says_nothing(manager: socket.socket, compiled: bool) -> 
 
     for words in (["squeue", "-h"], ["scontrol", "show", "job"]):
         with start(*words) as client:
-            assert client.communicate(timeout=30) == ("", f"{words[0]}: error: {wire.gives_up()}\n")
+            assert client.communicate(timeout=30) == ("", f"{words[0]}: error: {wire.timeout_message()}\n")
         assert client.returncode == 1
         manager.accept()[0].close()
     for words in (["sbatch", "job.sh"], ["scontrol", "hold", "1"]):

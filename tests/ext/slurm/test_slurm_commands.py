@@ -18,10 +18,10 @@ from conftest import Site, wait_until
 from vrm.ext.slurm.calls import build, client, wire
 from vrm.ext.slurm.calls.wire import Call
 from vrm.results.jobs import read_jobs
-from vrm.run import control
+from vrm.run import command_files
 from vrm.run.journal import files as journals
 from vrm.run.rundir import RunDirectory, write_json
-from vrm.system import profile
+from vrm.system import bash_env
 from vrm.ext.building import compiling
 from support.slurm_cluster import Cluster, commands  # noqa: F401
 
@@ -289,7 +289,7 @@ def test_the_commands_without_a_compiler(tmp_path: Path, monkeypatch: pytest.Mon
                               env={"PATH": os.environ["PATH"]})
         assert done.returncode == 1 and "VRM_DIRECTORY" in done.stderr and not done.stdout
         assert sorted(path.name for path in (tmp_path / place).iterdir() if path.name[0] != ".") == sorted(
-            build.everything().answers.keys() - build.LAUNCHERS | {profile.FILE})
+            build.everything().answers.keys() - build.LAUNCHERS | {bash_env.FILE})
 
 
 @pytest.mark.skipif(not any(map(shutil.which, compiling.COMPILERS)), reason="needs a C compiler")
@@ -412,7 +412,7 @@ def test_a_command_file_whose_manager_was_killed_is_answered_and_taken_once(
     """From another node; the manager dies behind the record of the job, before the answer."""
     run = RunDirectory(cluster.site.log, cluster.site.log, cluster.site.log / "state")
 
-    def sent_and_killed(of: RunDirectory, command: control.Command, name: str = "") -> str:
+    def sent_and_killed(of: RunDirectory, command: command_files.Command, name: str = "") -> str:
         name = send(of, command, name)
         wait_until(lambda: name.encode() in of.journal.read_bytes(), "it is in the journal")
         cluster.process.kill()
@@ -420,18 +420,18 @@ def test_a_command_file_whose_manager_was_killed_is_answered_and_taken_once(
         (of.replies / name).unlink(missing_ok=True)
         write_json(of.commands / name, command, private=True)
         return name
-    send = control.send
-    call = Call("sbatch", ["--parsable", "-H", "--wrap", "true"], str(cluster.site.root), {}, token=control.new_name())
-    monkeypatch.setattr(control, "send", sent_and_killed)
+    send = command_files.send
+    call = Call("sbatch", ["--parsable", "-H", "--wrap", "true"], str(cluster.site.root), {}, token=command_files.new_name())
+    monkeypatch.setattr(command_files, "send", sent_and_killed)
     monkeypatch.setattr(wire, "PATIENCE", 0.1)
     cluster.start()
     assert client.by_files(call, cluster.site.log) == 0  # no manager comes: the journal is asked
     assert capfd.readouterr().out == "1\n" and not list(run.commands.iterdir())
     cluster.start()
-    record = client.call_record(replace(call, arguments=["-H", "--wrap", "true"]))
+    record = client.call_to_json(replace(call, arguments=["-H", "--wrap", "true"]))
     name = sent_and_killed(run, {"do": "front", "call": record})
     cluster.start()  # the next one answers, and does not take it again
-    reply = control.wait_reply(run, name, 20)
+    reply = command_files.wait_reply(run, name, 20)
     assert reply is not None and (reply["out"], reply["code"]) == ("Submitted batch job 2\n", 0)
     assert cluster.said("squeue", "-h", "-o", "%i").split() == ["1", "2"]
     cluster.stop()

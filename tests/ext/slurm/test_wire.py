@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from vrm.ext.slurm.calls import wire
-from vrm.ext.slurm.calls.client import call_of_record, call_record
+from vrm.ext.slurm.calls.client import call_from_json, call_to_json
 from vrm.ext.slurm.calls.wire import Call
 
 TEXT = st.binary(max_size=20).map(lambda data: data.replace(b"\0", b"").decode("utf-8", "surrogateescape"))
@@ -20,7 +20,7 @@ def test_a_call_comes_back_as_it_was(call: Call) -> None:
     data = call.packed()
     assert wire.size_of(data) == len(data)
     assert wire.call_of(data) == call
-    assert call_of_record(call_record(call)) == call
+    assert call_from_json(call_to_json(call)) == call
 
 
 @given(st.binary(max_size=60))

@@ -22,7 +22,7 @@ from vrm.ext.slurm.calls.build import link, script
 from vrm.live.runner import serving
 from vrm.ext.steps.records import Step, read_steps
 from vrm.ext.steps.jobfile import JOB, text_of
-from vrm.ext.steps.options import Wrong, hosts
+from vrm.ext.steps.options import UsageError, hosts
 from vrm.ext.steps.programs import links_mpi
 from vrm.ext.steps.server import SOCKET
 from vrm.ext.building.compiling import COMPILERS
@@ -313,7 +313,7 @@ def test_lists_of_nodes() -> None:
     assert hosts("n1") == ["n1"] and hosts("a,b7,") == ["a", "b7"]
     assert hosts("a,n[08-10,3]x,m[1-2]") == ["a", "n08x", "n09x", "n10x", "n3x", "m1", "m2"]
     for wrong in ("n[1", "n[a-b]", "n[1-999999999]"):
-        with pytest.raises(Wrong):
+        with pytest.raises(UsageError):
             hosts(wrong)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from vrm.ext.study.report.plotting import label_of
+from vrm.ext.study.report.plotting import chart_label
 from vrm.cli import main
 from vrm.ext.study.report import compare
 from vrm.results.jobs import JobRow, JobWriter
@@ -208,4 +208,4 @@ def test_without_matplotlib(tmp_path: Path, capsys: Any, monkeypatch: pytest.Mon
     ("my.policies:mine + a.b:other", "mine + other"), ("lublin:16:60", "lublin:16:60"), ("a$b$", r"a\$b\$"),
     ("a_name_that_is_much_too_long + EASY", "a_name_that_is_mu…\n+ EASY")])
 def test_names_in_pictures_keep_what_tells_them_apart(name: str, shown: str) -> None:
-    assert label_of(name) == shown
+    assert chart_label(name) == shown

@@ -18,7 +18,7 @@ from conftest import Site, wait_until
 from vrm.cli import main
 from vrm.config.problems import ConfigError
 from vrm.ext.study.experiment.execute import Experiment, ExperimentTask
-from vrm.ext.study.experiment.plan import read_plan
+from vrm.ext.study.experiment.experiment_plan import read_plan
 from vrm.results.jobs import read_jobs
 from vrm.api import Machine, Rules, simulate
 

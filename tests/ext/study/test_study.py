@@ -23,7 +23,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from vrm.cli import main
-from vrm.ext.study.report.formats import ReportColumn, Table, latex
+from vrm.ext.study.report.table_formats import ReportColumn, Table, latex
 from vrm.ext.study.report.job_table import JobTable
 from vrm.ext.study.report.study import StudyRun, StudyError
 from vrm.ext.study.report.study_files import read_study
@@ -31,8 +31,8 @@ from vrm.ext.study.report.study_findings import findings
 from vrm.ext.study.report.study_tables import tables
 from vrm.results.jobs import JobRow, JobWriter
 from vrm.results.job_columns import JobFileError
-from vrm.results.places import fold_nodes, unfold_nodes
-from vrm.ext.study.statistics import interval, t_quantile
+from vrm.results.placement_text import fold_nodes, unfold_nodes
+from vrm.ext.study.confidence import interval, t_quantile
 
 Job = tuple[str, float, float, float, str]  # program, submission, start, end, cores
 
@@ -215,7 +215,7 @@ def test_companions_against_a_count_of_seconds(jobs: list[tuple[int, int, int, i
                      and set(nodes) & set(others)]
             wanted.update(f"app{number}.x" for number in there)
             together += bool(there)
-        found = run.companions.get(row.id, {})
+        found = run.co_running_programs.get(row.id, {})
         assert {app: round(share * length) for app, share in found.items()} == wanted
         assert sum(end - start for start, end in run.shared.get(row.id, ())) == together
 

@@ -16,15 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vrm.cli import main
-from vrm.ext.study.report.density import COLUMNS, ROWS, Places, density
-from vrm.ext.study.report.formats import ReportColumn, Table, comma_separated, text as as_text
+from vrm.ext.study.report.node_density import COLUMNS, ROWS, Places, density
+from vrm.ext.study.report.table_formats import ReportColumn, Table, comma_separated, text as as_text
 from vrm.ext.study.report.study import Study
 from vrm.ext.study.report.study_files import read_study
 from vrm.ext.study.report.study_findings import findings
 from vrm.ext.study.report.study_tables import tables
 from vrm.results.jobs import JobRow, JobWriter
 from vrm.results.names import policy_name, time_text
-from vrm.ext.study.statistics import Interval
+from vrm.ext.study.confidence import ConfidenceInterval
 
 
 def make(root: Path, queue: str, waits: Sequence[Sequence[float]], cores: int = 8) -> None:
@@ -78,7 +78,7 @@ def test_each_queue_is_ranked_by_itself_and_machines_are_not_averaged(tmp_path: 
     make(tmp_path, "kth", [[1000], [10]], cores=100)
     make(tmp_path, "lublin", [[10, 11], [1000, 1100]], cores=256)
     found = read_study([str(tmp_path)])
-    assert found.averaged == ["kth", "lublin"]
+    assert found.averaged_queues == ["kth", "lublin"]
     text = said(tmp_path)
     assert "On kth, jobs were back, on average, after: SJF 20.0 s, FCFS 16.8 min" in text
     assert "On lublin, jobs were back" in text
@@ -90,7 +90,7 @@ def test_each_queue_is_ranked_by_itself_and_machines_are_not_averaged(tmp_path: 
     make(tmp_path / "same", "a", [[1], [2]])
     make(tmp_path / "same", "b", [[1], [2]])
     same = read_study([str(tmp_path / "same")])
-    assert same.averaged == [None] and "averages" in [table.name for table in tables(same)]
+    assert same.averaged_queues == [None] and "averages" in [table.name for table in tables(same)]
 
 
 @pytest.mark.slow
@@ -114,7 +114,7 @@ def test_simulations_of_several_workloads_are_queues(tmp_path: Path) -> None:
             assert main(["simulate", workload, "--algorithm", order, "--backfill", "easy", "--policy", "compact", "--json",
                          "--out", str(tmp_path / f"{order}-{workload.replace(':', '-')}")]) == 0
     found = read_study([str(tmp_path)])
-    assert found.queues == ["lublin:16:30", "lublin:8:30"] == found.averaged
+    assert found.queues == ["lublin:16:30", "lublin:8:30"] == found.averaged_queues
     assert sorted(one.name for one in found.scenarios) == ["FCFS + EASY, compact",
                                                           "SJF + EASY, compact"]
 
@@ -135,7 +135,7 @@ def test_times_have_units_that_can_be_read() -> None:
         "0.50 s", "59.9 s", "20.0 min", "5.26 h", "11.9 days"]
     table = Table("t", "T", (ReportColumn("scenario"), ReportColumn("waiting [s] compact"),
                              ReportColumn("waiting [s] strip"), ReportColumn("jobs")),
-                  (("a", Interval(36000.0, 3600.0, 3), 7200.0, 5), ("b", None, 90.0, 6)))
+                  (("a", ConfidenceInterval(36000.0, 3600.0, 3), 7200.0, 5), ("b", None, 90.0, 6)))
     shown = as_text(table)
     assert "waiting [h] compact" in shown and "waiting [h] strip" in shown
     assert "10.00 +- 1.00" in shown and "0.03" in shown
@@ -234,7 +234,7 @@ def test_a_report_of_many_jobs_does_not_walk_them_node_by_node(long_run: Path,
     monkeypatch.setattr(study, "_overlaps", lambda jobs: pytest.fail("walked"))
     found: Study = read_study([str(long_run)])
     tables(found), findings(found)
-    assert found.runs[0].companions == {}
+    assert found.runs[0].co_running_programs == {}
 
 
 def test_a_number_of_reservations_is_part_of_the_name() -> None:

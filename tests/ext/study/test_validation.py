@@ -17,13 +17,13 @@ from conftest import Site
 from vrm.cli import main
 from vrm.model import Heatmap, Job, Node
 from vrm.model.measured.speedups import Speedups
-from vrm.ext.study.validation.report import data, draw, table
+from vrm.ext.study.validation.validation_report import data, draw, table
 from vrm.results.jobs import JobRow, read_jobs
-from vrm.ext.study.validation.result import Error
+from vrm.ext.study.validation.validation_result import Error
 from vrm.api import Machine, Measurements, Recording, Submission, Timetable, simulate
 from vrm.model.rules import Rules
 from vrm.run.journal.files import Journal
-from vrm.ext.study.validation.validate import ValidationError, read_changes, read_rules, validate
+from vrm.ext.study.validation.replay import ValidationError, read_changes, read_rules, validate
 from vrm.ext.measured.estimates import Estimate, read_estimates
 
 ROOT = Path(__file__).resolve().parents[3]

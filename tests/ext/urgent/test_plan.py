@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import assume, given, settings, strategies as st
 
-from vrm.ext.forecast.frozen import of_simulator
+from vrm.ext.forecast.frozen import freeze_simulation
 from vrm.ext.measured.corun import CoRunning
 from vrm.ext.urgent.plan import Costs, best, grant, plan
-from vrm.ext.urgent import room as urgent_room
-from vrm.ext.urgent.room import PAUSE, REQUEUE, Giver, UrgentRoom, cheapest, givers, prices, room, rooms
+from vrm.ext.urgent import donors as urgent_room
+from vrm.ext.urgent.donors import PAUSE, REQUEUE, CoreDonor, UrgentPlacement, cheapest, core_donors, prices, room, rooms
 from vrm.model import Cluster, Job, Node
 from vrm.model.job import PLAIN
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
@@ -68,15 +68,15 @@ MIXES = st.lists(st.tuples(st.sampled_from([0.0, 0.0, 10.0, 30.0]), st.integers(
                  min_size=2, max_size=6).map(sorted)
 
 
-def every_room(job: Job, cluster: Cluster, able: Sequence[Giver], now: float) -> list[UrgentRoom]:
+def every_room(job: Job, cluster: Cluster, able: Sequence[CoreDonor], now: float) -> list[UrgentPlacement]:
     """By brute force: all sets of jobs and ways that make room, and of which no job can be left out."""
-    found: dict[frozenset[Giver], UrgentRoom] = {}
+    found: dict[frozenset[CoreDonor], UrgentPlacement] = {}
     for number in range(len(able) + 1):
         for some in itertools.combinations(able, number):
             if len({each.id for each in some}) == number and not any(less < set(some) for less in found):
                 made = room(job, cluster, some, known, now)
                 if made is not None:
-                    found.setdefault(frozenset(made.givers), made)
+                    found.setdefault(frozenset(made.core_donors), made)
     return list(found.values())
 
 
@@ -87,8 +87,8 @@ def choice(mix: list[Any], procs: int, policy: str) -> tuple[float, float] | Non
     urgent = Job(99, "urgent", procs, 40.0, submit=found.now, resources={"memory": 0.25})
     if found.scheduler.lacks(urgent):
         return None
-    costs = Costs(of_simulator(found), urgent, PLAIN, 1)
-    able, _ = givers(cluster, lambda job_id: PLAIN, known, True)
+    costs = Costs(freeze_simulation(found), urgent, PLAIN, 1)
+    able, _ = core_donors(cluster, lambda job_id: PLAIN, known, True)
     every = every_room(urgent, cluster, able, found.now)
     mine = best(costs, rooms(urgent, cluster, able, known, found.now))
     assert (mine is not None) == bool(every), "where there is room, some is found"
@@ -141,7 +141,7 @@ def test_the_loss_of_others_is_what_was_forecast(mix: list[Any], procs: int, pol
     assume(found.cluster.bookings)
     urgent = Job(99, "urgent", procs, 40.0, submit=found.now, resources={"memory": 0.25})
     assume(not found.scheduler.lacks(urgent))
-    made = plan(of_simulator(found), urgent, PLAIN, known, True, members=3)
+    made = plan(freeze_simulation(found), urgent, PLAIN, known, True, members=3)
     assume(made.room is not None)
     before, plain, _ = frozen_at(30.0, machine(2), submissions, policy=policy, backfilling=backfilling)
     for _ in plain:
@@ -157,11 +157,11 @@ def test_the_loss_of_others_is_what_was_forecast(mix: list[Any], procs: int, pol
 def test_nobody_is_disturbed_where_the_job_starts_in_time_by_itself() -> None:
     cluster = machine(1)
     found, _, _ = frozen_at(10.0, cluster, jobs((0.0, 4, 100.0), (10.0, 1, 5.0)))
-    frozen = of_simulator(found)
+    frozen = freeze_simulation(found)
     urgent = Job(9, "urgent", 4, 20.0, submit=found.now, resources={"memory": 0.25})
     assert plan(frozen, urgent, PLAIN, known, True, by=found.now + 100.0).alone
     now = plan(frozen, urgent, PLAIN, known, True, by=found.now + 50.0)
-    assert not now.alone and now.room is not None and [each.how for each in now.room.givers] == [PAUSE]
+    assert not now.alone and now.room is not None and [each.how for each in now.room.core_donors] == [PAUSE]
     assert now.losses[0].mean == pytest.approx(20.0) and now.losses[0].how == PAUSE
 
 
@@ -169,13 +169,13 @@ def test_who_has_just_begun_is_requeued_where_memory_does_not_let_it_stay() -> N
     cluster = machine(1)
     found, _, _ = frozen_at(0.0, cluster, jobs((0.0, 4, 100.0)))
     urgent = Job(9, "urgent", 4, 20.0, submit=found.now, resources={"memory": 3.5})
-    made = plan(of_simulator(found), urgent, PLAIN, lambda job_id: 4 * GIB, True)
-    assert made.room is not None and [each.how for each in made.room.givers] == [REQUEUE]
-    never = plan(of_simulator(found), urgent, PLAIN, lambda job_id: 4 * GIB, False)
+    made = plan(freeze_simulation(found), urgent, PLAIN, lambda job_id: 4 * GIB, True)
+    assert made.room is not None and [each.how for each in made.room.core_donors] == [REQUEUE]
+    never = plan(freeze_simulation(found), urgent, PLAIN, lambda job_id: 4 * GIB, False)
     assert never.room is None and "do not have enough" in never.why
     silent = Job(9, "urgent", 4, 20.0, submit=found.now)
-    assert "--mem-per-task" in plan(of_simulator(found), silent, PLAIN, known, False).why
-    blind = plan(of_simulator(found), urgent, PLAIN, lambda job_id: None, False)
+    assert "--mem-per-task" in plan(freeze_simulation(found), silent, PLAIN, known, False).why
+    blind = plan(freeze_simulation(found), urgent, PLAIN, lambda job_id: None, False)
     assert "job 0 is not paused: its memory is not known" in blind.why
 
 
@@ -183,17 +183,17 @@ def test_greedy_prices_take_the_cheapest_for_each_core() -> None:
     cluster = machine(2)
     found, _, _ = frozen_at(50.0, cluster, jobs((0.0, 4, 100.0), (0.0, 4, 100.0), (50.0, 8, 10.0)))
     urgent = Job(9, "urgent", 4, 20.0, submit=found.now, resources={"memory": 0.25})
-    able, why = givers(cluster, lambda job_id: PLAIN, known, True)
+    able, why = core_donors(cluster, lambda job_id: PLAIN, known, True)
     assert not why and {(each.id, each.how) for each in able} == {(0, PAUSE), (0, REQUEUE), (1, PAUSE), (1, REQUEUE)}
     price = prices(cluster, urgent, found.now)
     assert {each.how: price(each) for each in able} == {PAUSE: 20.0, REQUEUE: 70.0}
     cheap = cheapest(urgent, cluster, able, known, found.now, price)
-    assert cheap is not None and cheap.givers == (Giver(0, PAUSE, 0b1111),)
+    assert cheap is not None and cheap.core_donors == (CoreDonor(0, PAUSE, 0b1111),)
 
 
 def test_a_job_that_is_to_end_soon_has_not_ended() -> None:
     """A forecast may be wrong, and the promise must hold: only cores that are free now make room by themselves."""
     found, _, _ = frozen_at(59.5, machine(1), jobs((0.0, 4, 60.0), (59.5, 1, 60.0)), policy="pack")
     urgent = Job(9, "urgent", 3, 60.0, submit=found.now, resources={"memory": 0.25})
-    made = plan(of_simulator(found), urgent, PLAIN, known, True)
-    assert made.start == (60.5, 60.5) and not made.alone and made.room is not None and made.room.givers
+    made = plan(freeze_simulation(found), urgent, PLAIN, known, True)
+    assert made.start == (60.5, 60.5) and not made.alone and made.room is not None and made.room.core_donors

@@ -12,10 +12,10 @@ from support.executor import Managed, asked, root, states  # noqa: F401
 from vrm.config.schema import load
 from vrm.ext.forecast.files import RunFiles
 from vrm.ext.forecast.replay import limits, replay
-from vrm.ext.lending.orders import Masks
+from vrm.ext.lending.orders import MaskReport
 from vrm.ext.lending.part import LendingPart
 from vrm.ext.urgent.part import UrgentPart
-from vrm.live.manager.part import Closed
+from vrm.live.manager.part import NodeClosed
 from vrm.live.spawn.messages import Started
 from vrm.model import JobState
 from vrm.results.forecast import ManagerReport
@@ -41,7 +41,7 @@ def parts(run: Managed) -> tuple[LendingPart, UrgentPart]:
 
 def clear(run: Managed, job_id: int, now: float, host: str = "n0") -> None:
     """A node has carried out the last order about a job."""
-    run.agents.says.append(Masks(host, job_id, run.state.lends.epochs[job_id], True, {}, frozenset()))
+    run.agents.says.append(MaskReport(host, job_id, run.state.lends.epochs[job_id], True, {}, frozenset()))
     run.turn(now)
 
 
@@ -86,7 +86,7 @@ def test_a_forecast_knows_how_long_a_job_has_stood_still(root: Path) -> None:
 def test_a_node_that_does_not_stop_a_job_starts_nothing_and_the_promise_stays(root: Path) -> None:
     run = managed(root, RIGID, RIGID, URGENT)
     asked(run, 2.0, do="urgent", id=2, pause=[0])
-    run.agents.says.append(Masks("n0", 0, 1, False, {}, frozenset(), "some of its processes do not stop"))
+    run.agents.says.append(MaskReport("n0", 0, 1, False, {}, frozenset(), "some of its processes do not stop"))
     run.turn(3.0)
     assert states(run) == ["running", "running", "queued"] and run.agents.pauses[-1] == (0, 2, False)
     clear(run, 0, 4.0)
@@ -99,7 +99,7 @@ def test_a_node_that_does_not_stop_a_job_starts_nothing_and_the_promise_stays(ro
 def test_a_job_that_did_not_stop_is_asked_again_where_no_other_can_make_room(root: Path) -> None:
     run = managed(root, RIGID, RIGID + " no_pause=1", URGENT, Interrupted="mark")
     asked(run, 2.0, do="urgent", id=2, pause=[0])
-    run.agents.says.append(Masks("n0", 0, 1, False, {}, frozenset(), "some of its processes do not stop"))
+    run.agents.says.append(MaskReport("n0", 0, 1, False, {}, frozenset(), "some of its processes do not stop"))
     run.turn(3.0)
     clear(run, 0, 4.0)
     run.turn(8.5)
@@ -196,7 +196,7 @@ def test_a_lost_node_undoes_what_was_in_the_making(root: Path) -> None:
     run = managed(root, RIGID, RIGID, URGENT)
     asked(run, 2.0, do="urgent", id=2, pause=[0])
     run.live.now = 3.0
-    run.live.notify(Closed(0))
+    run.live.notify(NodeClosed(0))
     assert states(run)[2] == "queued" and 2 not in parts(run)[0].coming
     assert run.agents.pauses == [(0, 1, True)]
     run.turn(3.0)

@@ -43,10 +43,10 @@ def started(site: Site) -> list[int]:
 
 def test_the_moments_before_the_end() -> None:
     end = AllocationEnd(1000.0, margin=60.0, grace=10.0, start=500.0)
-    assert (end.end, end.closing, end.last_call) == (1500.0, 1440.0, 1500.0 - 10 - SPARE)
-    assert AllocationEnd(1000.0, 5.0, 10.0, 500.0).last_call == 1495.0  # never before the margin
+    assert (end.end, end.closing, end.end_jobs_at) == (1500.0, 1440.0, 1500.0 - 10 - SPARE)
+    assert AllocationEnd(1000.0, 5.0, 10.0, 500.0).end_jobs_at == 1495.0  # never before the margin
     for never in (AllocationEnd("never", 60, 10, 0, lambda: 3.0), AllocationEnd("auto", 60, 10, 0)):
-        assert not never.poll(0.0, wait=5) and never.closing == never.last_call == math.inf
+        assert not never.poll(0.0, wait=5) and never.closing == never.end_jobs_at == math.inf
 
 
 def test_a_warning_without_a_known_end_leaves_the_margin() -> None:

@@ -14,8 +14,8 @@ from conftest import Site, wait_until
 from support.machines import EVEN_ODD_THREADS, TWO_BY_FOUR, Cores, machine
 
 from vrm.config.schema import LauncherSettings as Settings
-from vrm.live.launch.base import MADE_UP, LaunchError, make_launcher
-from vrm.live.launch.direct import Direct
+from vrm.live.launch.base import SYNTHETIC_CHECK, LaunchError, make_launcher
+from vrm.live.launch.direct import DirectLauncher
 from vrm.live.launch.environment import thread_settings
 from vrm.live.nodes.bindings import BindingCheck
 from vrm.live.nodes.topology import parse_cpu_list, parse_topology, read_topology
@@ -31,13 +31,13 @@ def slots(*places: tuple[int, int, tuple[int, ...]]) -> Sequence[RankSlot]:
     return [RankSlot(rank, *place) for rank, place in enumerate(places)]
 
 
-def launcher(folder: Path, sockets: Sequence[Cores] = TWO_BY_FOUR, **settings: Any) -> Direct:
+def launcher(folder: Path, sockets: Sequence[Cores] = TWO_BY_FOUR, **settings: Any) -> DirectLauncher:
     """The launcher of a machine of this shape that bears this machine's name."""
     topology = parse_topology(machine(folder, sockets), HERE)
     emulated = settings.pop("emulated", False)
     made = make_launcher(Settings(Kind="direct", **settings), emulated, {HERE: topology},
                          {"PATH": "/bin", "OMP_NUM_THREADS": "77"})
-    assert isinstance(made, Direct)
+    assert isinstance(made, DirectLauncher)
     made.run_id = "r1"
     return made
 
@@ -100,15 +100,15 @@ def test_what_cannot_be_started_is_refused(tmp_path: Path) -> None:
 
 def test_a_program_on_another_node(tmp_path: Path) -> None:
     topology = parse_topology(machine(tmp_path, TWO_BY_FOUR), "n5")
-    made = Direct({"PATH": "/bin"}, {}, {"n5": topology})
+    made = DirectLauncher({"PATH": "/bin"}, {}, {"n5": topology})
     placed = slots((0, 0, (2,)), (0, 1, (1,)))
     launch = made.command(7, "/apps/a", placed, [topology.node], "/r", ("-x",))
     assert (launch.host, launch.argv, launch.affinity) == ("n5", ("/apps/a", "-x"), (2, 5))
     assert launch.env["OMP_NUM_THREADS"] == "2" and launch.env["OMP_PLACES"] == "cores"
     assert made.check_bindings("/e", "/o", placed, [topology.node]).state == "ok"
-    made_up = Direct({}, {}, {"n5": replace(topology, synthetic=True)})
+    made_up = DirectLauncher({}, {}, {"n5": replace(topology, synthetic=True)})
     assert made_up.command(7, "/apps/a", placed, [topology.node], "/r").affinity is None
-    assert made_up.check_bindings("/e", "/o", placed, [topology.node]) == MADE_UP
+    assert made_up.check_bindings("/e", "/o", placed, [topology.node]) == SYNTHETIC_CHECK
 
 
 # ------------------------------------------------------------------------- the real programs

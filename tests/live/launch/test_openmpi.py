@@ -23,7 +23,7 @@ from vrm.live.launch.environment import (batch_settings, check_root, chosen_vari
                                          open_mpi_settings, root_allowed, tagged, with_own_mpi)
 from vrm.live.launch.openmpi import OpenMPI, find_mpirun, parse_version, read_version
 from vrm.live.launch.openmpi_output import UNNAMED, lost_nodes, parse_bindings, parse_map, strip_prefix
-from vrm.live.launch.script import Scripts
+from vrm.live.launch.script import ScriptLauncher
 from vrm.live.nodes.bindings import BindingCheck
 from vrm.live.nodes.topology import Topology, parse_topology, read_topology
 from vrm.model import Node, RankSlot
@@ -767,7 +767,7 @@ def test_programs_find_the_mpirun_that_was_installed_with_vrm(tmp_path: Path, be
     fake(beside, OPEN_MPI.format("5.0.11"))
     assert with_own_mpi(str(tmp_path)) == f"{tmp_path}{os.pathsep}{beside}"
     assert with_own_mpi("") == str(beside)
-    scripts = Scripts({"PATH": f"/one{os.pathsep}{tmp_path}"}, {}, {}, emulated=True)
+    scripts = ScriptLauncher({"PATH": f"/one{os.pathsep}{tmp_path}"}, {}, {}, emulated=True)
     scripts.commands, scripts.outside = Path("/vrm/bin"), Path("/one")
     launch = scripts.command(7, "/bin/relax.sh", [RankSlot(0, 0, 0, (0,))], [Node("n0", (1,))], tmp_path / "r")
     assert launch.env["PATH"] == os.pathsep.join(["/vrm/bin", str(tmp_path), str(beside)])

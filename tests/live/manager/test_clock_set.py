@@ -7,23 +7,23 @@ import pytest
 
 from conftest import Site, wait_until
 from vrm.live.manager.liverun import Clock
-from vrm.live.manager.takeover.recovery import Place
+from vrm.live.manager.takeover.recovery import ManagerPlace
 
-HERE = Place("n0", "boot", "")
+HERE = ManagerPlace("n0", "boot", "")
 
 
 def test_the_clock_before_is_taken_up_where_this_one_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     record = {"time": clock(), "tick": time.monotonic(), "host": "n0", "boot": "boot"}
-    assert not clock.ahead and not clock.news() and clock.go_on(record, HERE) == 0.0
+    assert not clock.ahead and not clock.news() and clock.resume_from(record, HERE) == 0.0
     truth, shift = time.time, 3600.0
     monkeypatch.setattr(time, "time", lambda: truth() + shift)
     assert clock.ahead == pytest.approx(3600, abs=0.5) and "it is 3600 s ahead" in clock.news() and not clock.news()
     other = Clock()
-    for elsewhere in (Place("n1", "boot", ""), Place("n0", "later", "")):
-        assert other.go_on(record, elsewhere) == 0.0
-    assert other.go_on({**record, "tick": None}, HERE) == 0.0 and not other.ahead  # of an older vrm
-    assert other.go_on(record, HERE) == pytest.approx(-3600, abs=0.5)
+    for elsewhere in (ManagerPlace("n1", "boot", ""), ManagerPlace("n0", "later", "")):
+        assert other.resume_from(record, elsewhere) == 0.0
+    assert other.resume_from({**record, "tick": None}, HERE) == 0.0 and not other.ahead  # of an older vrm
+    assert other.resume_from(record, HERE) == pytest.approx(-3600, abs=0.5)
     assert other() == pytest.approx(clock(), abs=0.5)
     shift = 0.0
     assert "right again" in clock.news() and not clock.news() and not clock.ahead

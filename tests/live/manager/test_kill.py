@@ -13,7 +13,7 @@ import pytest
 
 from conftest import LIMIT, Site
 from vrm.run.journal import files as journals
-from vrm.run.journal.past import replay
+from vrm.run.journal.history import replay
 from support.kills import counted
 
 KILLS = int(os.environ.get("VRM_TEST_KILLS", "24"))

@@ -26,10 +26,10 @@ from vrm.live.nodes.topology import parse_cpu_list
 from vrm.model import Cluster, JobState
 from vrm.model.sharing import core_share
 from vrm.results import shares
-from vrm.run import control
+from vrm.run import command_files
 from vrm.run.journal import files as journals
 from vrm.run.journal.codec import placement_of
-from vrm.run.journal.past import Past, replay
+from vrm.run.journal.history import RunHistory, replay
 from vrm.run.rundir import RunDirectory
 
 KILLS = int(os.environ.get("VRM_TEST_LEND_KILLS", "8"))
@@ -114,7 +114,7 @@ class Lends:
             for _ in range(JOBS - 1)))
         self.run = RunDirectory(self.site.log, self.site.log, self.site.log / "state")
 
-    def past(self) -> Past:
+    def past(self) -> RunHistory:
         """What is on disk."""
         return replay(journals.read(self.site.log / "journal"))
 
@@ -170,10 +170,10 @@ class Lends:
         if what == "end":
             (self.site.root / f"done.{job}").touch()
         elif what == "back":
-            control.send(self.run, {"do": "lend", "id": job, "back": True, "unasked": True})
+            command_files.send(self.run, {"do": "lend", "id": job, "back": True, "unasked": True})
         elif what:
             to = {"to": waiting[0]} if what == "lend" and waiting else {}
-            control.send(self.run, {"do": "lend", "id": job, "cores": 1, **to, "unasked": True})
+            command_files.send(self.run, {"do": "lend", "id": job, "cores": 1, **to, "unasked": True})
 
     def kill(self) -> bool:
         """Start vrm and kill it: soon, or once all is settled, behind what happens then. Whether lends were in force;

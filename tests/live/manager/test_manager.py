@@ -16,7 +16,7 @@ import pytest
 
 from conftest import LIMIT, Site, descendants, mpiruns, wait_until
 from support.executor import Managed
-from vrm.live.nodes.nodewatch import Down
+from vrm.live.nodes.node_watch import NodeWentDown
 from vrm.live.nodes.topology import read_topology
 from vrm.workload.writer_marker import WriterMarker
 
@@ -256,7 +256,7 @@ def test_a_job_that_is_about_to_start_on_a_lost_node_starts_on_another(tmp_path:
     managed.agents.swept = {0}
     managed.turn(0.0)
     assert [start.booking.placement.nodes for start in manager.launches.prepared] == [[0]]
-    managed.agents.says.append(Down(0, "it is off"))
+    managed.agents.says.append(NodeWentDown(0, "it is off"))
     manager.nodes.look(1.0, False)
     assert not manager.launches.prepared and not managed.state.cluster.bookings
     managed.turn(1.0)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 from support.executor import Managed, root, states  # noqa: F401
-from vrm.live.nodes.nodewatch import Unsure, Up
+from vrm.live.nodes.node_watch import NodeUncertain, NodeCameBack
 from vrm.report.tables import state_json, state_table
 from vrm.results.state import parsed
 
 
 def test_nothing_starts_on_a_node_that_may_be_lost_until_it_answers(root: Path) -> None:
     managed = Managed(root, "ok.x 4 9 0", "ok.x 4 9 0")
-    managed.agents.says.append(Unsure(0, "it is silent"))
+    managed.agents.says.append(NodeUncertain(0, "it is silent"))
     managed.turn(1.0)
     assert states(managed) == ["running", "queued"] and managed.live.running[0].booking.placement.nodes == [1]
-    managed.agents.says.append(Up(0))
+    managed.agents.says.append(NodeCameBack(0))
     managed.turn(2.0)
     assert managed.live.running[1].booking.placement.nodes == [0]
     managed.close()
@@ -25,7 +25,7 @@ def test_a_node_that_is_drained_takes_no_jobs_until_it_is_resumed(root: Path) ->
     managed.manager.nodes.drain(0, "somebody repairs it")
     managed.turn(1.0)
     assert states(managed) == ["running", "queued"] and managed.live.running[0].booking.placement.nodes == [1]
-    managed.agents.says += [Unsure(0, "it is silent"), Up(0)]
+    managed.agents.says += [NodeUncertain(0, "it is silent"), NodeCameBack(0)]
     managed.turn(2.0)
     assert states(managed) == ["running", "queued"] and "node n0 answers again" in managed.said
     shown = parsed(managed.run.state.read_bytes())
@@ -37,7 +37,7 @@ def test_a_node_that_is_drained_takes_no_jobs_until_it_is_resumed(root: Path) ->
     managed.turn(3.0)
     assert states(managed) == ["running", "queued"]
     managed.agents.down.clear()
-    managed.agents.says.append(Up(0))
+    managed.agents.says.append(NodeCameBack(0))
     managed.turn(4.0)
     assert managed.live.running[1].booking.placement.nodes == [0]
     managed.close()

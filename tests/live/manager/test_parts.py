@@ -10,8 +10,8 @@ from support.executor import Managed, asked, root  # noqa: F401
 
 from vrm.config.schema import load
 from vrm.live.manager.manager import Manager
-from vrm.live.manager.part import Closed, Launched, Obey, Part, ProgramPrepared, Shown, Stopped
-from vrm.live.nodes.nodewatch import Unsure
+from vrm.live.manager.part import NodeClosed, JobLaunched, CommandHandler, Part, ProgramPrepared, StateWritten, RunStopping
+from vrm.live.nodes.node_watch import NodeUncertain
 from vrm.live.site.setup import prepare
 from vrm.run.rundir import RunDirectory
 from vrm.scheduling import PolicyError
@@ -35,7 +35,7 @@ class Greeter(Part):
     def leave(self) -> None:
         self.calls.append("leave")
 
-    def commands(self) -> Mapping[str, Obey]:
+    def commands(self) -> Mapping[str, CommandHandler]:
         return {"greet": lambda command, name: {"ok": True, "text": f"hello {command['whom']}"}}
 
     def observe(self, event: object) -> None:
@@ -46,17 +46,17 @@ def test_another_part_needs_only_to_be_put_into_the_list(root: Path) -> None:
     greeter = Greeter()
     managed = Managed(root, "ok.x 1 9 0", further=[greeter])
     managed.turn(1.0)
-    started = Launched(managed.state.entry(0).job)
+    started = JobLaunched(managed.state.entry(0).job)
     prepared = greeter.calls.pop(1)
     assert isinstance(prepared, ProgramPrepared) and (prepared.booking.job, prepared.program.name) == (started.job, "ok.x")
-    assert greeter.calls == [("look", 1.0, False), started, "act", Shown(1.0), "tidy"] and list(managed.live.running) == [0]
+    assert greeter.calls == [("look", 1.0, False), started, "act", StateWritten(1.0), "tidy"] and list(managed.live.running) == [0]
     assert asked(managed, 2.0, do="greet", whom="you")["text"] == "hello you"
     assert "there is no command wave" in asked(managed, 2.0, do="wave")["text"]
     greeter.calls.clear()
-    managed.agents.says.append(Unsure(1, "it is silent"))
+    managed.agents.says.append(NodeUncertain(1, "it is silent"))
     managed.manager.nodes.look(3.0, False)
     managed.manager.stopping.stop("a test", kill=False)
-    assert greeter.calls == [Closed(1), Unsure(1, "it is silent"), Stopped()]
+    assert greeter.calls == [NodeClosed(1), NodeUncertain(1, "it is silent"), RunStopping()]
     managed.close()
 
 

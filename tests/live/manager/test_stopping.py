@@ -14,11 +14,11 @@ def test_what_is_decided_waits_again_when_the_allocation_ends_and_what_runs_is_i
     managed.start(1.0)
     assert list(live.running) == [0] and managed.manager.launches.busy()
     live.end.end = 100.0
-    assert stopping.deadline(1.0) == live.end.closing < live.end.last_call
+    assert stopping.deadline(1.0) == live.end.closing < live.end.end_jobs_at
     managed.turn(live.end.closing)
     assert live.phase == "stopping" and not managed.manager.launches.busy() and states(managed) == ["running", "queued"]
-    assert not live.running[0].intent and stopping.deadline(50.0) == live.end.last_call
-    managed.turn(live.end.last_call)
+    assert not live.running[0].intent and stopping.deadline(50.0) == live.end.end_jobs_at
+    managed.turn(live.end.end_jobs_at)
     assert live.running[0].intent == "interrupted" and stopping.deadline(99.0) == math.inf
     managed.end(0, 99.0, code=1)
     assert states(managed) == ["queued", "queued"]

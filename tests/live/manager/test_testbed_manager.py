@@ -28,7 +28,7 @@ from vrm.live.launch.openmpi_output import strip_prefix
 from vrm.live.nodes.topology import parse_cpu_list, read_topology
 from vrm.live.relay.boot import MARK
 from vrm.results.jobs import JobRow, read_jobs
-from vrm.results.places import parse_cores
+from vrm.results.placement_text import parse_cores
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 PROGRAMS = ("bt.S.x", "cg.S.x", "ep.S.x", "mg.S.x")

@@ -28,11 +28,11 @@ from conftest import LIMIT, mpirun_environment, wait_until
 from support.machines import EVEN_ODD_THREADS, machine
 from vrm.ext.slurm.calls.sampling import USAGE, JobUsage
 from vrm.ext.sites.srun import Srun
-from vrm.live.nodes import connecting
+from vrm.live.nodes import runner_commands
 from vrm.live.runner import agent, proc
 from vrm.live.nodes.agents import probe
-from vrm.live.nodes.connecting import command_line, group_line, is_local
-from vrm.live.nodes.outcomes import Affinity, AgentOrder, NodeDown, NodeLost, NodeUp, Swept
+from vrm.live.nodes.runner_commands import command_line, group_line, is_local
+from vrm.live.nodes.agent_events import Affinity, AgentOrder, NodeDown, NodeLost, NodeUp, SweepDone
 from vrm.live.nodes.bindings import compare_affinity
 from vrm.live.nodes.topology import Topology, node_facts, parse_topology, read_topology
 from vrm.live.relay.boot import MODULES, boot
@@ -75,7 +75,7 @@ def test_a_python_that_is_not_there_is_replaced(tmp_path: Path, nodes: StandIn,
     nodes.does("n1", f"PATH={python3.parent}:$PATH")
     with monkeypatch.context() as patch:
         patch.setattr(sys, "executable", "/no/such place's/python")
-        patch.setattr(connecting, "_START", connecting._START.replace("/usr/bin/python3", "/no/such/python3"))
+        patch.setattr(runner_commands, "_START", runner_commands._START.replace("/usr/bin/python3", "/no/such/python3"))
         loop = nodes.make("n1")
     loop.start()
     assert (tmp_path / "replaced").exists()
@@ -175,7 +175,7 @@ def test_what_login_scripts_print_is_no_matter(nodes: StandIn) -> None:
                      "echo beware >&2")
     loop = nodes.make("n1").start()
     loop.agents.sweep(7)
-    assert loop.next(Swept) == Swept("n1", 7, 0)
+    assert loop.next(SweepDone) == SweepDone("n1", 7, 0)
 
 
 def test_a_program_that_is_not_there() -> None:
@@ -226,7 +226,7 @@ def test_a_lost_connection_is_no_lost_node(nodes: StandIn) -> None:
     assert loop.next(NodeLost) == NodeLost("n1", "its agent ended and printed nothing")
     assert loop.next(NodeUp).host == "n1" and nodes.tries("n1") == 2
     loop.agents.sweep(1)
-    assert {loop.next(Swept).host, loop.next(Swept).host} == {"n1", "n2"}
+    assert {loop.next(SweepDone).host, loop.next(SweepDone).host} == {"n1", "n2"}
     assert loop.seen == []
 
 
@@ -236,7 +236,7 @@ def test_a_question_survives_its_agent(nodes: StandIn) -> None:
     os.kill(pid, signal.SIGSTOP)
     loop.agents.sweep(4)
     os.kill(pid, signal.SIGKILL)
-    assert loop.next(Swept) == Swept("n1", 4, 0)
+    assert loop.next(SweepDone) == SweepDone("n1", 4, 0)
 
 
 @pytest.mark.slow
@@ -246,14 +246,14 @@ def test_a_node_that_hangs_goes_down_and_returns(nodes: StandIn) -> None:
     os.kill(nodes.pids("n1")[0], signal.SIGSTOP)
     assert loop.next(NodeDown) == NodeDown("n1", "no answer to a ping within 2 s")
     loop.agents.sweep(3)
-    assert loop.next(Swept) == Swept("n2", 3, 0)
+    assert loop.next(SweepDone) == SweepDone("n2", 3, 0)
     assert loop.agents.unanswered() == 0 and loop.agents.unanswered(up_only=False) == 1
     loop.until(lambda: nodes.tries("n1") >= 3, "n1 is tried again and again")
     assert loop.seen == []  # and told once
     assert not loop.agents.sweeping(3)  # not on nodes that could be used
     nodes.does("n1")
     loop.next(NodeUp)
-    assert loop.seen == [Swept("n1", 3, 0)]  # what was asked meanwhile comes first
+    assert loop.seen == [SweepDone("n1", 3, 0)]  # what was asked meanwhile comes first
 
 
 def test_a_node_that_dies_goes_down_with_what_ssh_says(nodes: StandIn) -> None:
@@ -283,7 +283,7 @@ def test_a_node_that_was_lost_for_a_moment_answers_again_when_it_is_swept(nodes:
     assert loop.next(NodeLost).host == "n1"
     loop.agents.sweep(1, lost=True)
     loop.until(lambda: any(isinstance(event, NodeUp) for event in loop.seen), "it answers again")
-    assert loop.seen.index(Swept("n1", 1, 0)) < loop.seen.index(next(event for event in loop.seen if isinstance(event, NodeUp)))
+    assert loop.seen.index(SweepDone("n1", 1, 0)) < loop.seen.index(next(event for event in loop.seen if isinstance(event, NodeUp)))
 
 
 def test_this_machine_is_never_down(nodes: StandIn) -> None:
@@ -294,7 +294,7 @@ def test_this_machine_is_never_down(nodes: StandIn) -> None:
     os.kill(first.pid, signal.SIGSTOP)
     loop.until(lambda: loop.agents._nodes[own].process not in (first, None), "a new agent")
     loop.agents.sweep(1)
-    assert loop.next(Swept).host == own
+    assert loop.next(SweepDone).host == own
     assert loop.seen == []
 
 
@@ -315,7 +315,7 @@ def test_dropped_nodes_are_left_alone(nodes: StandIn) -> None:
     loop.agents.drop(failed)
     tries = nodes.tries("n2")
     loop.agents.sweep(None)
-    assert loop.next(Swept) == Swept("n1", None, 0)
+    assert loop.next(SweepDone) == SweepDone("n1", None, 0)
     loop.agents.drop(["n1", "n9"])
     assert nodes.tries("n2") == tries
     wait_until(lambda: not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE
@@ -327,7 +327,7 @@ def test_many_questions_at_once(nodes: StandIn) -> None:
     loop = nodes.make("n1", ping=60.0).start()
     os.kill(nodes.pids("n1")[0], signal.SIGSTOP)
     for job in range(900):
-        loop.agents.ask_affinity(job, {"n1": 0}, OPEN_MPI)
+        loop.agents.request_affinity(job, {"n1": 0}, OPEN_MPI)
     os.kill(nodes.pids("n1")[0], signal.SIGCONT)
     loop.until(lambda: len(loop.seen) == 900, "all are answered")
     assert [event.job_id for event in loop.seen] == list(range(900))
@@ -368,7 +368,7 @@ def test_warnings_of_the_batch_system_are_not_for_agents(nodes: StandIn) -> None
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         os.kill(nodes.pids("n1")[0], number)
     loop.agents.sweep(1)
-    assert loop.next(Swept) == Swept("n1", 1, 0)
+    assert loop.next(SweepDone) == SweepDone("n1", 1, 0)
     assert nodes.tries("n1") == 1
 
 
@@ -400,10 +400,10 @@ def test_a_patient_sweep_kills_only_what_does_not_end_by_itself(nodes: StandIn, 
     loop.agents.sweep(1, patience=600.0)
     assert loop.agents.sweeping(1) and not loop.agents.sweeping(2)
     ends.send_signal(signal.SIGUSR1)
-    assert loop.next(Swept) == Swept("n1", 1, 0) and not loop.agents.sweeping(1)  # long before the patience is over
+    assert loop.next(SweepDone) == SweepDone("n1", 1, 0) and not loop.agents.sweeping(1)  # long before the patience is over
     assert jobs.started[0].wait() == 7
     loop.agents.sweep(2, patience=0.3)
-    assert loop.next(Swept) == Swept("n1", 2, 1) and jobs.ended(other)
+    assert loop.next(SweepDone) == SweepDone("n1", 2, 1) and jobs.ended(other)
 
 
 def test_what_a_job_uses_is_said_by_steps(nodes: StandIn, jobs: Jobs) -> None:
@@ -438,7 +438,7 @@ def test_modules_of_extensions_come_as_text(nodes: StandIn, tmp_path: Path) -> N
     loop.agents.order(mine, 1, {"n1": {"values": [4]}})
     assert loop.next(SimpleNamespace).found == (4, 2)
     loop.agents.sweep(1)  # they have nothing to forget
-    assert loop.next(Swept) == Swept("n1", 1, 0)
+    assert loop.next(SweepDone) == SweepDone("n1", 1, 0)
     os.kill(nodes.pids("n1")[0], signal.SIGKILL)
     loop.next(NodeLost)
     loop.next(NodeUp)
@@ -455,7 +455,7 @@ def test_ranks_are_found_where_they_run(nodes: StandIn, jobs: Jobs) -> None:
     jobs.start("wait()", job=2, OMPI_COMM_WORLD_RANK="4")
     jobs.start("wait()", run="r2", OMPI_COMM_WORLD_RANK="4")
     loop = nodes.make("n1").start()
-    loop.agents.ask_affinity(1, {"n1": 2}, OPEN_MPI)
+    loop.agents.request_affinity(1, {"n1": 2}, OPEN_MPI)
     assert loop.next(Affinity) == Affinity("n1", 1, {4: frozenset(CPUS[:1]),
                                                      5: frozenset(CPUS[1:2])})
 
@@ -465,7 +465,7 @@ def test_a_batch_script_has_the_variable_of_ranks(nodes: StandIn, jobs: Jobs) ->
     jobs.start("wait()", SLURM_PROCID="0")
     jobs.start("wait()", SLURM_PROCID="1", SLURM_STEP_ID="4")
     loop = nodes.make("n1").start()
-    loop.agents.ask_affinity(1, {"n1": 2}, Srun.rank_variables, patience=0.0)
+    loop.agents.request_affinity(1, {"n1": 2}, Srun.rank_variables, patience=0.0)
     assert list(loop.next(Affinity).ranks) == [1]
 
 
@@ -479,18 +479,18 @@ def test_the_outermost_process_of_a_rank_counts(nodes: StandIn, jobs: Jobs) -> N
                "    wait()\n"
                "os.wait()", OMPI_COMM_WORLD_RANK="0")
     loop = nodes.make("n1").start()
-    loop.agents.ask_affinity(1, {"n1": 1}, OPEN_MPI)
+    loop.agents.request_affinity(1, {"n1": 1}, OPEN_MPI)
     assert loop.next(Affinity).ranks == {0: frozenset(CPUS[1:2])}
     loop.agents.sweep(1)
-    loop.next(Swept)
+    loop.next(SweepDone)
 
 
 def test_ranks_that_start_later_are_awaited(nodes: StandIn, jobs: Jobs) -> None:
     loop = nodes.make("n1").start()
-    loop.agents.ask_affinity(1, {"n1": 2}, OPEN_MPI)
+    loop.agents.request_affinity(1, {"n1": 2}, OPEN_MPI)
     jobs.start("wait()", OMPI_COMM_WORLD_RANK="0")
     loop.agents.sweep(9)
-    loop.next(Swept)
+    loop.next(SweepDone)
     assert loop.seen == []
     jobs.start("wait()", OMPI_COMM_WORLD_RANK="1")
     assert sorted(loop.next(Affinity).ranks) == [0, 1]
@@ -499,14 +499,14 @@ def test_ranks_that_start_later_are_awaited(nodes: StandIn, jobs: Jobs) -> None:
 def test_ranks_that_never_come(nodes: StandIn, jobs: Jobs) -> None:
     jobs.start("wait()", OMPI_COMM_WORLD_RANK="0")
     loop = nodes.make("n1").start()
-    loop.agents.ask_affinity(1, {"n1": 2}, OPEN_MPI, patience=0.2)
+    loop.agents.request_affinity(1, {"n1": 2}, OPEN_MPI, patience=0.2)
     assert sorted(loop.next(Affinity).ranks) == [0]
-    loop.agents.ask_affinity(1, {"n1": 2}, OPEN_MPI)
-    loop.agents.ask_affinity(2, {"n1": 2}, OPEN_MPI)
+    loop.agents.request_affinity(1, {"n1": 2}, OPEN_MPI)
+    loop.agents.request_affinity(2, {"n1": 2}, OPEN_MPI)
     loop.until(lambda: not loop.agents._nodes["n1"].unsent, "asked")
     loop.agents.sweep(1)  # nobody waits for the ranks of a job that has ended
     assert loop.next(Affinity).job_id == 1
-    assert loop.next(Swept) == Swept("n1", 1, 1)
+    assert loop.next(SweepDone) == SweepDone("n1", 1, 1)
     assert loop.agents.unanswered() == 1
 
 
@@ -525,12 +525,12 @@ def test_a_sweep_ends_all_that_a_job_has_left(nodes: StandIn, jobs: Jobs) -> Non
     loop = nodes.make("n1", "n2").start()
     loop.agents.sweep(1, ["n1"])
     assert loop.agents.sweeping(1) and not loop.agents.sweeping(2)
-    assert loop.next(Swept) == Swept("n1", 1, 2)
+    assert loop.next(SweepDone) == SweepDone("n1", 1, 2)
     assert not loop.agents.sweeping(1)
     wait_until(lambda: jobs.ended(parent) and jobs.ended(child), "both are dead")
     assert not jobs.ended(other) and not jobs.ended(foreign)
     loop.agents.sweep(None, ["n2"])
-    assert loop.next(Swept) == Swept("n2", None, 1)
+    assert loop.next(SweepDone) == SweepDone("n2", None, 1)
     wait_until(lambda: jobs.ended(other), "the other job is dead")
     assert not jobs.ended(foreign)
 
@@ -551,7 +551,7 @@ def test_a_sweep_outruns_forks(nodes: StandIn, jobs: Jobs) -> None:
                "    if os.fork(): os._exit(0)\n")
     loop = nodes.make("n1").start()
     loop.agents.sweep(1)
-    swept = loop.next(Swept)
+    swept = loop.next(SweepDone)
     assert swept.processes >= 1 and swept.left == 0
     assert not [env for _, env in proc.marked() if os.fsencode(f"VRM_RUN={RUN}") in env]
 
@@ -574,7 +574,7 @@ def test_the_ranks_of_open_mpi(nodes: StandIn) -> None:
                                stderr=subprocess.DEVNULL)
     try:
         loop = nodes.make("n1").start()
-        loop.agents.ask_affinity(1, {"n1": 2}, OPEN_MPI)
+        loop.agents.request_affinity(1, {"n1": 2}, OPEN_MPI)
         found = loop.next(Affinity).ranks
         here = read_topology()
         slots = [RankSlot(0, 0, 0, (0,)), RankSlot(1, 0, 0, (1,))]
@@ -582,7 +582,7 @@ def test_the_ranks_of_open_mpi(nodes: StandIn) -> None:
             check = compare_affinity(slots, [here.node], {here.host: here}, {here.host: found})
             assert check.state == "ok", check
         loop.agents.sweep(1)
-        assert loop.next(Swept).processes >= 3
+        assert loop.next(SweepDone).processes >= 3
     finally:
         process.kill()
         process.wait()

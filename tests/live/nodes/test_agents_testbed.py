@@ -202,7 +202,7 @@ def test_a_job_over_several_nodes_is_found_and_swept(testbed: Testbed,
         "mpirun", "-np", "3", "-H", "n0:2,n1:1", "-x", "VRM_RUN", "-x", "VRM_JOB_ID", "sh", "-c",
         "setsid sleep 600 & sleep 600"], env={"VRM_RUN": RUN, "VRM_JOB_ID": "5"},
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    run.tell("ask_affinity", job_id=5, hosts={"n0": 2, "n1": 1},
+    run.tell("request_affinity", job_id=5, hosts={"n0": 2, "n1": 1},
              variables=["OMPI_COMM_WORLD_RANK"])
     assert sorted(run.next("Affinity", "n0")["ranks"]) == ["0", "1"]
     assert sorted(run.next("Affinity", "n1")["ranks"]) == ["2"]
@@ -310,7 +310,7 @@ def test_real_bindings_on_two_nodes(real: Testbed, tmp_path: Path) -> None:
                             "VRM_JOB_ID", "-rf", rankfile, "sleep", "600"],
                      env={"VRM_RUN": RUN, "VRM_JOB_ID": "1"}, stdout=subprocess.DEVNULL,
                      stderr=subprocess.DEVNULL)
-    run.tell("ask_affinity", job_id=1, hosts={"n0": 1, "n1": 1},
+    run.tell("request_affinity", job_id=1, hosts={"n0": 1, "n1": 1},
              variables=["OMPI_COMM_WORLD_RANK"])
     found = {host: {int(rank): frozenset(cpus) for rank, cpus in
                     run.next("Affinity", host)["ranks"].items()} for host in ("n0", "n1")}

@@ -230,8 +230,8 @@ def test_facts_name_what_is_chosen(tmp_path: Path) -> None:
     write(tmp_path / "gpus/nvidia0")
     write(tmp_path / "gpus/nvidia1")
     wanted = {"stand_ins": str(tmp_path / "gpus"), "host": "n0", "indices": [1]}
-    assert names(agent.of_devices(wanted, {})["devices"]) == ["nvidia1"]
-    assert "No such file" in agent.of_devices({"stand_ins": str(tmp_path / "x")}, {})["fault"]
+    assert names(agent.device_facts(wanted, {})["devices"]) == ["nvidia1"]
+    assert "No such file" in agent.device_facts({"stand_ins": str(tmp_path / "x")}, {})["fault"]
 
 
 def test_a_claim_keeps_another_process_off(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import pytest
 from conftest import wait_until
 from support.spawning import BLOCK, ENV, PYTHON, Desk, children, end_sessions
 
-from vrm.live.nodes.connecting import command_line
+from vrm.live.nodes.runner_commands import command_line
 from vrm.live.runner import wire
 from vrm.live.relay import rsh_agent
 from vrm.live.relay.boot import MARK

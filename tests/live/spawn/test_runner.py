@@ -46,13 +46,13 @@ def test_after_a_silence_an_order_is_held_until_the_relay_answers(node: Place, s
     """The node may have been given up meanwhile: then nobody answers."""
     clock = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    heard = node.runner.weigh(clock[0] - silence)
+    heard = node.runner.check_silence(clock[0] - silence)
     node.runner.take(1, wire.marshal.dumps(15, wire.PORTABLE))
     doubtful = silence > DOUBT
     assert node.done == ([] if doubtful else [1])
     if doubtful:
         assert wire.part_of(os.read(node.said, 4096).rstrip(b"\n"))[0] == b"n1", "it asks"
     clock[0] += SETTLED
-    node.runner.weigh(heard)
+    node.runner.check_silence(heard)
     assert node.done == [1]
     os.close(node.relay)

@@ -25,7 +25,7 @@ from vrm.live.spawn.records import Marker, RecordError, read_status
 from vrm.live.spawn.messages import (Ended, LaunchFailed, SpawnerLost, Started,
                                      SupervisorLost)
 from vrm.live.spawn.spawner import FILES, FORKS, KEPT, Spawner, SpawnerError, _Launch, alive as lives
-from vrm.system.processes import SessionEnd, read_stat, session_members, signal_process
+from vrm.system.processes import SessionEnding, read_stat, session_members, signal_process
 from support.spawning import BLOCK, ENV, PYTHON, Desk, children, end_sessions, place  # noqa: F401
 
 LIMIT = 60.0
@@ -143,7 +143,7 @@ def test_the_directory_of_an_output_may_come_a_moment_later(desk: Desk) -> None:
     desk.launch("never", ["true"], stdout=desk.place / "no" / "out", patience=0.01)
     assert isinstance(desk.await_event("never", LaunchFailed, Ended), LaunchFailed)
     assert desk.run("another", ["true"]).ok
-    SessionEnd(sid, grace=5, spare={sid}).poll(0.0)
+    SessionEnding(sid, grace=5, spare={sid}).poll(0.0)
     event = desk.await_event("ended", LaunchFailed, Ended)
     assert isinstance(event, LaunchFailed) and "while it waited for that directory" in event.message
     assert not ended.parent.exists()
@@ -207,12 +207,12 @@ def test_a_status_that_nobody_could_be_told_is_written_later(place: Path) -> Non
 QUICK = """
 from vrm.live.spawn import home
 home.LOOK_EVERY = supervisor.RETRY_EVERY = 0.05
-look = home.Home.look
+look = home.MarkerDirectory.look
 def noted(self):
     with open({place!r}, "a") as file:
         file.write(".")
     return look(self)
-home.Home.look = noted
+home.MarkerDirectory.look = noted
 """
 """A supervisor that looks often for its run's directory, and leaves a note each time."""
 
@@ -238,7 +238,7 @@ def test_when_the_directory_of_a_run_without_a_manager_is_removed_its_jobs_end(p
 def test_a_directory_is_removed_when_looks_in_a_row_find_it_so(tmp_path: Path) -> None:
     folder = tmp_path / "file system" / "run" / "pids"
     folder.mkdir(parents=True)
-    place = home.Home(os.fsencode(folder))
+    place = home.MarkerDirectory(os.fsencode(folder))
     assert not any(place.look() for _ in range(home.LOOKS))
     folder.rmdir()
     assert not any(place.look() for _ in range(home.LOOKS - 1))
@@ -573,7 +573,7 @@ def test_a_job_deaf_to_sigterm_is_ended(desk: Desk) -> None:
     sid = started.supervisor_pid
     wait_until(lambda: (desk.place / "1.o").read_text() == "xxx", "start of the children")
     assert len(session_members(sid)) == 5
-    ending = SessionEnd(sid, grace=5, spare={sid})
+    ending = SessionEnding(sid, grace=5, spare={sid})
     assert not ending.poll(0.0) and not ending.killed
     assert set(session_members(sid)) == {sid, *ending.remaining}
     assert not ending.poll(5.0) and ending.killed

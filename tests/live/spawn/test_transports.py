@@ -28,7 +28,7 @@ from conftest import wait_until
 from support.spawning import ENV, PYTHON, Desk, end_sessions, place  # noqa: F401
 from support.testbed import Testbed
 
-from vrm.live.nodes.connecting import command_line, group_line
+from vrm.live.nodes.runner_commands import command_line, group_line
 from vrm.live.relay.boot import MARK
 from vrm.live.relay.process import RelayProcess
 from vrm.live.spawn.messages import Ended, LaunchFailed, Started, SupervisorLost

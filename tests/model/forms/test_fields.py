@@ -21,8 +21,8 @@ from vrm.model.job import ANY, FAIL, OK, PLAIN, START, Component, Details, Reque
 from vrm.results import state
 from vrm.results.jobs import JobRow, JobWriter, fields_of, read_jobs, submitted
 from vrm.run.journal import codec
-from vrm.run.journal import check as journal_check
-from vrm.run.journal.past import EVENTS, replay
+from vrm.run.journal import record_checks as journal_check
+from vrm.run.journal.history import EVENTS, replay
 from vrm.api import Machine, Recording, Rules, Submission, simulate
 from vrm.workload.grammar import COLUMNS, FIELDS, QueueLine, parse_line
 
@@ -226,7 +226,7 @@ def test_a_field_of_jobs_csv_that_makes_no_sense_is_reported(tmp_path: Path) -> 
 ONE_MORE = """
 import sys
 from vrm.model.forms.fields import TABLE, Field, Option
-from vrm.model.forms.kinds import LABEL
+from vrm.model.forms.field_types import LABEL
 
 TABLE.append(Field("colour", LABEL, "a colour", default="", record="colour", shown="colour",
                    column="colour", form=4, option=Option("COLOUR", "the job's colour")))

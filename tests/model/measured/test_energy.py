@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.energy_facts import CLASSES, programs
-from vrm.model.measured.energy import (BALANCED, ENERGY, HIGHEST, RUNTIME, Coefficients, Measured, PowerClass,
+from vrm.model.measured.energy import (BALANCED, ENERGY, HIGHEST, RUNTIME, Coefficients, MeasuredProgram, PowerClass,
                               Prediction, Programs, chosen, distance, predicted)
 
 HALF = PowerClass("half", idle=10, frequencies=(1.0, 2.0), coefficients={
@@ -18,7 +18,7 @@ HALF = PowerClass("half", idle=10, frequencies=(1.0, 2.0), coefficients={
 
 
 def test_a_prediction_made_by_hand() -> None:
-    found = predicted(Measured(100, 200, cpi=2.0, tpi=4.0), 2.0, 1.0, HALF.coefficients[2.0, 1.0])
+    found = predicted(MeasuredProgram(100, 200, cpi=2.0, tpi=4.0), 2.0, 1.0, HALF.coefficients[2.0, 1.0])
     # 0.5 x 200 + 2 x 4 + 5 W; 0.75 x 2 + 0.25 x 4 + 0.125 cycles; 100 s x 2.625 / 2 x 2 / 1
     assert found == Prediction(1.0, 113.0, 262.5, 2.625)
     assert found.joules == 29662.5
@@ -27,15 +27,15 @@ def test_a_prediction_made_by_hand() -> None:
 def test_the_frequency_of_a_measurement_is_where_it_begins() -> None:
     up = PowerClass("up", frequencies=(1.0, 2.0), coefficients={
         (1.0, 2.0): Coefficients(2, 0, 0, 1, 0, 0), (1.0, 1.0): Coefficients(1, 0, 0, 1, 0, 0)})
-    low, high = up.predictions(Measured(100, 50, cpi=1, frequency=1.0))
+    low, high = up.predictions(MeasuredProgram(100, 50, cpi=1, frequency=1.0))
     assert low == Prediction(1.0, 50, 100, 1) and high == Prediction(2.0, 100, 50, 1)
     # Nothing leads from the highest one, where it would be taken to be measured.
-    assert up.predictions(Measured(100, 50, cpi=1)) == [Prediction(2.0, 50, 100, 1)]
+    assert up.predictions(MeasuredProgram(100, 50, cpi=1)) == [Prediction(2.0, 50, 100, 1)]
 
 
 def test_without_coefficients_or_cycles_there_is_the_measurement_alone() -> None:
-    assert PowerClass("bare").predictions(Measured(9, 7, 1, 1)) == [Prediction(0, 7, 9, 1)]
-    assert HALF.predictions(Measured(9, 7)) == [Prediction(2.0, 7, 9)]
+    assert PowerClass("bare").predictions(MeasuredProgram(9, 7, 1, 1)) == [Prediction(0, 7, 9, 1)]
+    assert HALF.predictions(MeasuredProgram(9, 7)) == [Prediction(2.0, 7, 9)]
 
 
 TABLE = {  # published: frequencies at weight 1, joules, worse to best, at weight 1.5, with least energy
@@ -77,7 +77,7 @@ def test_run_times_on_other_classes() -> None:
 
 
 def test_programs_are_known_by_their_kind_too() -> None:
-    known = Programs({"ft": {"p1": Measured(10, 100)}, "ft.C.x": {"p1": Measured(99, 100)}})
+    known = Programs({"ft": {"p1": MeasuredProgram(10, 100)}, "ft.C.x": {"p1": MeasuredProgram(99, 100)}})
     assert known.of("ft.B.x")["p1"].seconds == 10 and known.of("ft.C.x")["p1"].seconds == 99
     assert not known.of("cg.B.x") and known.offers("cg.B.x", CLASSES) == ()
 

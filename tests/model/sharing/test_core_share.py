@@ -15,9 +15,9 @@ from vrm.model.sharing import core_share
 from vrm.model.sharing.core_share import NOBODY, Loan
 from vrm.model.job import Request
 from vrm.model.placement import CorePlacement, Placement
-from vrm.model.forms.placement_forms import fault, moved, of_record, of_values, to_record, to_values
+from vrm.model.forms.placement_formats import fault, moved, of_record, of_values, to_record, to_values
 from vrm.scheduling import make_policy
-from vrm.ext.lending.offers import NoOffer, borrowed, offer, offers
+from vrm.ext.lending.offers import CannotLend, borrowed, offer, offers
 
 POLICIES = ("compact", "spare", "strip", "pack")
 
@@ -166,15 +166,15 @@ def test_half_of_a_node_is_a_socket_or_a_lane() -> None:
 def test_what_cannot_be_lent_is_said_with_what_can() -> None:
     cluster = Cluster.regular(1, 2, 4)
     running(cluster, hybrid(1, 2, 4))
-    with pytest.raises(NoOffer, match="2 ranks on a node, and each lends the same number of "
+    with pytest.raises(CannotLend, match="2 ranks on a node, and each lends the same number of "
                                       "cores: give 2 or 4 or 6, not 3"):
         offer(cluster, 1, 3)
-    with pytest.raises(NoOffer, match="has 8 cores on a node and keeps one for each of its 2 ranks: "
+    with pytest.raises(CannotLend, match="has 8 cores on a node and keeps one for each of its 2 ranks: "
                                       "it lends 6 at most, not 8"):
         offer(cluster, 1, 8)
     other = Cluster.regular(1, 2, 4)
     running(other, hybrid(1, 8, 1))
-    with pytest.raises(NoOffer, match="has 1 core for each of its ranks, and each keeps one"):
+    with pytest.raises(CannotLend, match="has 1 core for each of its ranks, and each keeps one"):
         offer(other, 1)
     assert list(offers(other, lambda job: True)) == []
     with pytest.raises(ValueError, match="does not have the cores"):
@@ -374,7 +374,7 @@ def test_a_borrowed_placement_survives_its_forms() -> None:
 
 def test_a_placement_stays_as_it_was_when_its_ranks_get_more_cores() -> None:
     cluster = Cluster.regular(1, 1, 4)
-    placement = core_share.on_lent(cluster.layout, 0b11, 2, 1, ((7, 0b11),))
+    placement = core_share.borrowed_placement(cluster.layout, 0b11, 2, 1, ((7, 0b11),))
     wide = core_share.grow(placement, 0b1111, 2, 5.0)
     again = core_share.grow(wide.but(room=(1, 1, 0)), 0b1111, 2, 8.0)
     assert (placement.cores, placement.grown, wide.cores, wide.lent) == (2, (), 4, placement.lent)
@@ -416,7 +416,7 @@ def test_what_a_job_could_lend_is_where_it_runs_now() -> None:
 def test_a_job_on_lent_and_on_free_cores_holds_the_free_ones_also_after_a_restart() -> None:
     cluster = Cluster.regular(3, 1, 4)
     running(cluster, hybrid(1, 1, 4))
-    where = core_share.on_lent(cluster.layout, 0xff, 2, 4, ((1, 0xf),)).but(room=(2, 2, 0))
+    where = core_share.borrowed_placement(cluster.layout, 0xff, 2, 4, ((1, 0xf),)).but(room=(2, 2, 0))
     record = to_record(where)
     again = of_record(record, cluster.layout)
     assert (again.room, again.taken, again.lent) == ((2, 2, 0), 0xff, ((1, 0xf),))
@@ -427,7 +427,7 @@ def test_a_job_on_lent_and_on_free_cores_holds_the_free_ones_also_after_a_restar
     assert (cluster.free0, cluster.busy0) == (4, 3) and cluster.loans.rate(cluster, cluster.bookings[1]) == 0
     assert list(cluster.slots(cluster.bookings[1])) == [] and cluster.bookings[1].limit == 200.0
     with pytest.raises(ValueError, match="not free"):
-        cluster.book(hybrid(3, 1, 4), core_share.on_lent(cluster.layout, 0xf0, 1, 4, ()).but(room=(2, 2, 0)), 1.0)
+        cluster.book(hybrid(3, 1, 4), core_share.borrowed_placement(cluster.layout, 0xf0, 1, 4, ()).but(room=(2, 2, 0)), 1.0)
     cluster.release(1)  # the lender ends first: the borrower has its node
     assert (cluster.free0, cluster.bookings[2].placement.room) == (4, (3, 3, 0))
     cluster.release(2)

@@ -21,7 +21,7 @@ def test_plain_cells_look_as_prettytable_draws_them(rows: list[tuple[str, str]])
 
 
 def test_columns_may_be_at_the_right_share_a_head_and_end_in_a_sum() -> None:
-    assert boxed(["x", "n", "n"], [["a", 1, 2], ["all", 10, 20]], left=(0,), last_apart=True).split("\n") == [
+    assert boxed(["x", "n", "n"], [["a", 1, 2], ["all", 10, 20]], left=(0,), line_above_last=True).split("\n") == [
         "+-----+----+----+", "| x   |  n | n  |", "+-----+----+----+", "| a   |  1 |  2 |", "+-----+----+----+",
         "| all | 10 | 20 |", "+-----+----+----+"]
 

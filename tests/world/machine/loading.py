@@ -288,7 +288,7 @@ def load() -> None:
     sys.meta_path.insert(0, _Finder())
     from vrm.live.runner import starting
     starting.fork_into = K.fork_into  # type: ignore[attr-defined]
-    starting.PREPARED = PerProcess(starting.Prepared)  # type: ignore[assignment]
+    starting.PREPARED = PerProcess(starting.PreparedFiles)  # type: ignore[assignment]
     from vrm.system import plugins
     every = plugins._declared(Path(__file__).parents[3] / "vrm" / "ext" / "entry_points.ini")
     kept = {group: tuple(plugin for plugin in found if plugin.name in EXTENSIONS.get(group, ())) for group, found in every.items()}

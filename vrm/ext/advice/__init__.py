@@ -1,1 +1,1 @@
-"""Which rules, and which allocation, would serve the jobs better."""
+"""Advice on which scheduling rules, and which allocation size, would serve the jobs better."""

@@ -1,12 +1,11 @@
-"""Which rules would serve the jobs of a run better: orders, dispatchers and placements, each replayed
-under the same draws of how long the jobs take.
+"""Finds rules that would serve the jobs of a run better: orders, dispatchers and placements are each replayed
+under the same draws of the jobs' run times.
 
-Who decides in a replay sees what users say or estimators expect, as in the run; when jobs end comes
-from the draws alone. Of users' limits in their place the ranking is often right, and the times are
-far too long.
+In a replay, the scheduler sees users' limits or estimates, as in the run; only the draws determine when jobs end. If
+users' limits were used instead of draws, the ranking would often be right, but the times far too long.
 
-What is promised is as honest as the draws: of jobs that nobody has submitted yet, and of nodes that
-fail, they know nothing.
+The predictions are only as good as the draws, which know nothing of jobs that are not submitted yet, and of nodes that
+fail.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from statistics import geometric_mean
 from typing import Any, NamedTuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from vrm.ext.advice.assumed import draws as draws_of, told
+from vrm.ext.advice.assumed_draws import draws as draws_of, told
 from vrm.ext.forecast.backtest import SHARES, needed, of_queues
-from vrm.ext.forecast.calibration import Ranges
-from vrm.ext.forecast.frozen import Frozen
-from vrm.ext.forecast.replay import Durations, Planned, replay
-from vrm.ext.forecast.sharing import shared_out
+from vrm.ext.forecast.calibration import RangeCalibration
+from vrm.ext.forecast.frozen import FrozenRun
+from vrm.ext.forecast.replay import Durations, PlannedJob, replay
+from vrm.ext.forecast.parallel import run_in_processes
 from vrm.model import Job
 from vrm.model.measured.heatmap import Heatmap
 from vrm.model.job import Infeasible
@@ -37,31 +36,33 @@ from vrm.scheduling.compose import compose
 from vrm.system import plugins
 
 MEMBERS = 50
-"""Draws, unless another number is asked for."""
+"""Default number of draws."""
 
 MOST = 12
-"""Combinations, unless more are asked for."""
+"""Default maximum number of combinations."""
 
 CLOSE = 0.02
-"""Rules whose result is worse by at most this share are as good."""
+"""Rules whose result is worse by at most this fraction count as equally good."""
 
 EQUAL = 0.005
-"""Rules whose mean is worse by at most this share are equal: of these today's are taken, else those
-with the least mean wait (of those for the mean wait, with the least makespan)."""
+"""Rules whose mean is worse by at most this fraction count as equal. Among equal rules, today's win if they are one of
+them, otherwise those with the smallest mean wait (for the objective mean wait: with the smallest makespan)."""
 
 CONFIDENT = 0.8
-"""The share of draws in which rules must be the best, or as good, to be the winner."""
+"""Minimum fraction of draws in which rules must be the best, or equally good, to be the winner."""
 
 CALIBRATED = "The ranges of times are calibrated with earlier jobs."
 UNCALIBRATED = ("The ranges are not calibrated: for that {needed} jobs must have ended (--history "
                 "names earlier runs).")
-"""What is said of ranges."""
+"""Texts about the ranges."""
 
 
 class Objective(NamedTuple):
-    """What can be wished for: in words, in which unit (s: seconds), and whether more is better. Where it
-    is a `ratio` (of at least 1), which in a few draws is many times as large as in the others, the best
-    rules are those of the least geometric mean over the draws, else those of the least mean."""
+    """A goal of advice: its name in words, its unit (s: seconds), and whether more is better.
+
+    If it is a `ratio` (at least 1), which in a few draws can be many times larger than in the others, the best rules
+    are those with the smallest geometric mean over the draws; otherwise those with the smallest mean.
+    """
 
     words: str
     unit: str = ""
@@ -77,14 +78,14 @@ OBJECTIVES: dict[str, Objective] = {
     "fits": Objective("jobs done before the end", "jobs", True),
     "energy": Objective("energy of the jobs", "kJ"),
 }
-"""By name. The makespan is the time from now until the last job has ended; the bounded slowdown of a
+"""The objectives by name. The makespan is the time from now until the last job has ended; the bounded slowdown of a
 job is max(1, (wait + run) / max(run, 10 s)). A job that does not start in this allocation counts as
-if it started at its end. `fits` is asked only where the allocation ends, `energy` only where
-something was measured of the energy of programs (docs/how-to/energy.md)."""
+if it started at its end. `fits` is used only if the allocation ends, `energy` only if the energy of
+programs was measured (docs/how-to/energy.md)."""
 
 
-class Served(NamedTuple):
-    """A job in a replay: when it came, started and ended, in seconds."""
+class ReplayedJob(NamedTuple):
+    """A job in a replay: when it was submitted, started and ended, in seconds."""
 
     job: Job
     submit: float
@@ -92,22 +93,23 @@ class Served(NamedTuple):
     end: float
 
 
-ADDED: dict[str, Callable[[Sequence[Served]], float]] = {}
-"""The objectives of installed packages (group `vrm.objectives`): by name, what gives the value of a replay. They are
-in the same order at the end of OBJECTIVES."""
+ADDED: dict[str, Callable[[Sequence[ReplayedJob]], float]] = {}
+"""The objectives of installed packages (group `vrm.objectives`): by name, the function that computes the value of a
+replay. They are in the same order at the end of OBJECTIVES."""
 
 
 def _enter(plugin: plugins.Plugin, make: Any) -> None:
-    """Add an objective: a class with `words`, `value(served)`, and if need be the other attributes of `Objective`."""
+    """Add an objective of a package: a class with `words`, `value(served)`, and optionally the other attributes of
+    `Objective`."""
     found = make()
     name = plugin.name.lower()
     objective = Objective(str(getattr(found, "words", name)), str(getattr(found, "unit", "")),
                           bool(getattr(found, "more", False)), bool(getattr(found, "ratio", False)))
 
-    def value(served: Sequence[Served]) -> float:
+    def value(served: Sequence[ReplayedJob]) -> float:
         try:
             return float(found.value(served))
-        except Exception as error:  # it is somebody else's program, which may raise anything
+        except Exception as error:  # a package's code may raise anything
             raise PolicyError(str(plugins.failed(plugin, error))) from error
 
     if not callable(getattr(found, "value", None)):
@@ -119,8 +121,8 @@ plugins.use("vrm.objectives", frozenset(OBJECTIVES), _enter)
 
 
 class Spread(NamedTuple):
-    """What the draws give: the mean, and what 10, 50 and 90 % of them are below; the first and the last are calibrated,
-    where that is possible."""
+    """Results of the draws: the mean, and the percentiles P10, P50 and P90; P10 and P90 are calibrated if that is
+    possible."""
 
     mean: float
     p10: float
@@ -129,7 +131,7 @@ class Spread(NamedTuple):
 
 
 class Combination(NamedTuple):
-    """Rules, and what they give by the name of the objective; `name` is for people."""
+    """Rules, and their results by the name of the objective; `name` is for people."""
 
     name: str
     rules: Rules
@@ -137,12 +139,12 @@ class Combination(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The best rules for one objective: those with the best mean over the draws, or one EQUAL to it.
+    """The best rules for one objective: those with the best mean over the draws, or with an EQUAL one.
 
-    `best` is a place in `Advice.combinations`. `confidence`: the share of draws in which they are the
+    `best`: index in `Advice.combinations`. `confidence`: fraction of draws in which they are the
     best or within CLOSE of it. `regret`: by how much today's rules are worse (0.1: 10 %). `price`:
-    what becomes of the other objectives, as a share of what today's rules give (0.4: 40 % more);
-    infinity for more than nothing.
+    change of the other objectives, as a fraction of their values under today's rules (0.4: 40 % more);
+    infinity if today's value is 0.
     """
 
     objective: str
@@ -158,15 +160,17 @@ class Choice(NamedTuple):
 
     @property
     def change(self) -> bool:
-        """Whether another rule than today's is worth while."""
+        """Whether a change from today's rules is worthwhile."""
         return self.clear and self.best != 0 and self.regret > CLOSE
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What is best for which objective. The first of the `combinations` are today's rules; `left_out`
-    says by name why others were not tried. `jobs` run or wait at `time`, in seconds. `ranges` says whether those
-    of times are calibrated."""
+    """The best rules for each objective.
+
+    The first of the `combinations` are today's rules; `left_out`: by name, why others were not tried. `jobs` run or
+    wait at `time` (seconds). `ranges`: a text on whether the ranges of times are calibrated.
+    """
 
     time: float
     position: int
@@ -179,11 +183,11 @@ class Advice:
     ranges: str = UNCALIBRATED
 
     def choice(self, objective: str) -> Choice:
-        """The choice for an objective; KeyError where it was not asked."""
+        """Return the choice for an objective. Raises KeyError if it was not computed."""
         return {each.objective: each for each in self.choices}[objective]
 
     def record(self) -> dict[str, Any]:
-        """It as JSON values; None stands for infinity."""
+        """Return the advice as JSON values; None means infinity."""
         return {
             "format": 1, "time": self.time, "position": self.position, "members": self.members,
             "drawn": self.drawn, "jobs": self.jobs, "ranges": self.ranges,
@@ -203,34 +207,35 @@ def _plain(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-# ------------------------------------------------------------------------- which rules are tried
+# --------------------------------------------------------------------------- candidate rules
 
 ORDERS: Sequence[tuple[str, str]] = (
     ("FCFS", "queue"), ("SAF", "queue"), ("LJF", "queue"), ("SJF", "queue"), ("LAF", "queue"),
     ("WFP3", "queue"), ("LJF", "LAF"), ("FCFS", "SAF"), ("LJF", "SAF"), ("LAF", "LJF"),
     ("SJF", "SAF"), ("FCFS", "LJF"))
-"""Orders with those in which EASY backfills, the most useful first. They were chosen by static queues of
-KTH, CTC and HPC2N (20, 24 and 10 windows, real run times): there the smallest area first was mostly the best
-for the mean wait, and the longest first for the makespan. Without backfilling some were as good in single
-windows and far worse in the mean; conservative backfilling was seldom the best and takes ten times as
-long to replay. Both are tried where they are named, or today's."""
+"""Orders, each with the order in which EASY backfills, the most useful first.
+
+They were chosen with static queues of KTH, CTC and HPC2N (20, 24 and 10 windows, real run times): there smallest area
+first was mostly the best for the mean wait, and longest first for the makespan. Without backfilling some were as good
+in single windows and far worse in the mean; conservative backfilling was seldom the best and takes ten times as long to
+replay. These two are tried only if they are named, or if they are today's.
+"""
 
 
 ENERGY = ("eamc variant=priority-inc-v weight=1", "eamc variant=priority-inc-v weight=1.5",
           "eamc variant=min-energy", "eamc variant=min-runtime")
-"""Dispatchers that choose classes of nodes and frequencies, where programs were measured."""
+"""Dispatchers that choose classes of nodes and frequencies; tried if programs were measured."""
 
 
 def combinations(today: Rules, heatmap: Heatmap | None = None, measured: bool = False,
                  orders: Sequence[str] = (), dispatchers: Sequence[str] = (),
                  placements: Sequence[str] = (), most: int = MOST, energy: bool = False) -> list[Rules]:
-    """The rules that are compared, today's first: `orders` x `dispatchers` x `placements`, at most so
-    many. A dispatcher may be followed by the order in which it backfills (`easy/SAF`), a placement by
-    the node order (`pack/best-fit`).
+    """Return the rules to compare, today's first: `orders` x `dispatchers` x `placements`, at most `most`. A dispatcher
+    may be followed by the order in which it backfills (`easy/SAF`), a placement by the node order (`pack/best-fit`).
 
-    What is not named is chosen: the orders of ORDERS under EASY. Other placements than today's only
-    with a `heatmap` of `measured` speed-ups, and then compact and strip: without, nobody knows how
-    fast jobs run beside others. With `energy` those of ENERGY, too.
+    By default the orders of ORDERS are compared, under EASY. Placements other than today's (compact and strip) are
+    added only with a `heatmap` of `measured` speed-ups: without these, the speed of jobs that share nodes is not
+    known. With `energy` the dispatchers of ENERGY are added.
     """
     where = [_pair(each) for each in placements] or [(today.policy, today.node_order)]
     if not placements and heatmap is not None and measured:
@@ -255,7 +260,7 @@ def combinations(today: Rules, heatmap: Heatmap | None = None, measured: bool = 
 
 
 def _pair(text: str, other: str = "auto") -> tuple[str, str]:
-    """`easy/SAF` as its two parts."""
+    """Split `easy/SAF` into its two parts."""
     word, _, more = text.partition("/")
     return word.strip(), more.strip() or other
 
@@ -264,14 +269,14 @@ def _same(one: Rules, other: Rules) -> bool:
     def told(rules: Rules) -> tuple[Any, ...]:
         by = rules.backfill_order
         if by.lower() == str(rules.algorithm).lower():
-            by = "queue"  # an order that never changes backfills in itself
+            by = "queue"  # a job order that backfills in the same order
         return (str(rules.algorithm).lower(), str(rules.backfill).lower(), by.lower(),
                 str(rules.policy).lower(), str(rules.node_order).lower())
     return told(one) == told(other)
 
 
 def rules_name(rules: Rules, placed: bool = False) -> str:
-    """Rules for people: `LJF + EASY (SAF backfilled first)`, with the placement if `placed`."""
+    """Return rules as text: `LJF + EASY (SAF backfilled first)`, with the placement if `placed`."""
     by = f" ({rules.backfill_order} backfilled first)" if rules.backfill_order != "queue" else ""
     nodes = f"/{rules.node_order}" if rules.node_order != "auto" else ""
     where = f", {rules.policy}{nodes}" if placed else ""
@@ -281,21 +286,21 @@ def rules_name(rules: Rules, placed: bool = False) -> str:
 # ----------------------------------------------------------------------------------- the replays
 
 Values = tuple[float, ...]
-"""What a replay gives, in the order of OBJECTIVES."""
+"""Results of a replay, in the order of OBJECTIVES."""
 
 
 class _Job(NamedTuple):
-    """What is asked of a job that waits: its submission, in seconds."""
+    """A waiting job and its submission time in seconds."""
 
     job: Job
     submit: float
 
 
 class Measure:
-    """What a replay of a run gives. Held jobs, which nobody can say the start of, do not count; all
-    others that wait or are known to come do, and of those that run their ends."""
+    """Computes the results of a replay. All jobs that wait or are known to come count, except held jobs, whose starts
+    are unknown; of the running jobs the ends count."""
 
-    def __init__(self, frozen: Frozen) -> None:
+    def __init__(self, frozen: FrozenRun) -> None:
         entries = frozen.state.book.entries
         self.cluster = frozen.state.cluster
         self.now, self.end = frozen.now, frozen.end
@@ -304,11 +309,10 @@ class Measure:
         self.jobs += [_Job(one.job, one.job.submit) for one in frozen.later
                       if not (one.held or one.refused)]
 
-    def values(self, planned: Mapping[int, Planned], durations: Durations) -> Values:
-        """Mean wait, makespan, mean bounded slowdown, longest wait (s), the jobs done before the
-        allocation ends, the energy of those that start in it and of which it is known (kJ), and the values of
-        ADDED."""
-        served: list[Served] = []
+    def values(self, planned: Mapping[int, PlannedJob], durations: Durations) -> Values:
+        """Return the mean wait (s), makespan (s), mean bounded slowdown, longest wait (s), number of jobs done before
+        the allocation ends, the known energy of jobs that start in it (kJ), and the values of ADDED."""
+        served: list[ReplayedJob] = []
         closing = self.end
         total = slowdown = longest = 0.0
         number = done = 0
@@ -322,8 +326,8 @@ class Measure:
                 end = start + durations(job, 0.0)
                 last = max(last, end)
             else:
-                continue  # it waits for a job that is held
-            served.append(Served(job, submit, start, end))
+                continue  # it waits for a held job
+            served.append(ReplayedJob(job, submit, start, end))
             wait, run = start - submit, end - start
             total += wait
             longest = max(longest, wait)
@@ -335,7 +339,7 @@ class Measure:
         return (total / number, last - self.now, slowdown / number, longest, float(done),
                 self._energy(planned), *(value(served) for value in ADDED.values()))
 
-    def _energy(self, planned: Mapping[int, Planned]) -> float:
+    def _energy(self, planned: Mapping[int, PlannedJob]) -> float:
         cluster = self.cluster
         if not cluster.programs:
             return 0.0
@@ -348,11 +352,13 @@ class Measure:
         return joules / 1000
 
 
-def replayed(frozen: Frozen, candidates: Sequence[Frozen], members: int, part: tuple[int, int] = (0, 1),
-             draws: Callable[[Frozen, int], Iterable[Durations]] = draws_of) -> list[list[Values]]:
-    """What each of the candidates, which are this run under other rules, gives under each of so many
-    draws: a list of the draws, each with the values of all candidates. Of the draws every second
-    from the first on, for the `part` (0, 2)."""
+def replayed(frozen: FrozenRun, candidates: Sequence[FrozenRun], members: int, part: tuple[int, int] = (0, 1),
+             draws: Callable[[FrozenRun, int], Iterable[Durations]] = draws_of) -> list[list[Values]]:
+    """Replay each of the candidates, which are this run under other rules, under each of `members` draws. Return a list
+    of draws, each with the values of all candidates.
+
+    `part` (first, step) selects draws: (0, 2) are every second draw, beginning with the first.
+    """
     measure = Measure(frozen)
     first, step = part
     found = []
@@ -362,9 +368,9 @@ def replayed(frozen: Frozen, candidates: Sequence[Frozen], members: int, part: t
     return found
 
 
-def under_rules(frozen: Frozen, rules: Iterable[Rules], heatmap: Heatmap | None = None
-                ) -> tuple[list[tuple[Rules, Frozen]], dict[str, str]]:
-    """The run under each of these rules; and those under which it cannot go on, by name, with the
+def under_rules(frozen: FrozenRun, rules: Iterable[Rules], heatmap: Heatmap | None = None
+                ) -> tuple[list[tuple[Rules, FrozenRun]], dict[str, str]]:
+    """Return the run under each of these rules, and the rules under which it cannot continue, by name, with the
     reason."""
     found, wrong = [], {}
     for each in rules:
@@ -375,44 +381,44 @@ def under_rules(frozen: Frozen, rules: Iterable[Rules], heatmap: Heatmap | None 
     return found, wrong
 
 
-def without_plans(frozen: Frozen, rules: Rules, heatmap: Heatmap | None = None
-                  ) -> tuple[Frozen, Rules]:
-    """The run with EASY instead of a dispatcher that plans: to replay its search for plans hundreds of
-    times would take hours. Another run is given as it is."""
-    if not frozen.run.scheduler.dispatcher.plans_aside:
+def without_plans(frozen: FrozenRun, rules: Rules, heatmap: Heatmap | None = None
+                  ) -> tuple[FrozenRun, Rules]:
+    """Return the run with EASY instead of a dispatcher that plans, because replaying its search hundreds of times would
+    take hours. Another run is returned unchanged."""
+    if not frozen.run.scheduler.dispatcher.plans_in_background:
         return frozen, rules
     instead = replace(rules, backfill="easy")
     return frozen.under(partial(compose, instead, heatmap=heatmap)), instead
 
 
-def advise(frozen: Frozen, rules: Sequence[Rules], heatmap: Heatmap | None = None,
+def advise(frozen: FrozenRun, rules: Sequence[Rules], heatmap: Heatmap | None = None,
            members: int = MEMBERS, processes: int = 1, calibrate: bool = True) -> Advice:
-    """Compare rules, of which the first are those that the run has, on so many draws. The same state
-    gives the same advice, on any number of processes. Raises PolicyError where the first cannot be. Whoever needs no
-    ranges saves the time to `calibrate` them."""
+    """Compare rules, the first of which are those of the run, by `members` draws. The same state
+    gives the same advice, on any number of processes. Raises PolicyError if the first rules are not possible. Callers
+    that need no ranges pass a false `calibrate` to save time."""
     tried, wrong = under_rules(frozen, rules[1:], heatmap)
     candidates = [frozen, *(each for _, each in tried)]
     known = [rules[0], *(each for each, _ in tried)]
-    values = shared_out(lambda part: replayed(frozen, candidates, members, part), processes)
+    values = run_in_processes(lambda part: replayed(frozen, candidates, members, part), processes)
     placed = len({(each.policy, each.node_order) for each in known}) > 1
     ranges = ranges_of(frozen, len(Measure(frozen).jobs), members) if calibrate else None
     return judged(frozen, [rules_name(each, placed) for each in known], known, values, wrong, ranges)
 
 
-def ranges_of(frozen: Frozen, jobs: int, members: int) -> Ranges:
-    """The calibration of a queue of so many jobs, by those that have ended."""
+def ranges_of(frozen: FrozenRun, jobs: int, members: int) -> RangeCalibration:
+    """Return the calibration for a queue of `jobs` jobs, from the jobs that have ended."""
     return of_queues(list(frozen.past.ended), jobs, frozen.state.cluster.cores, members)
 
 
-def said_of(ranges: Ranges, jobs: int) -> str:
-    """Whether the ranges of a queue of so many jobs are calibrated, for people."""
+def said_of(ranges: RangeCalibration, jobs: int) -> str:
+    """Return a text on whether the ranges of a queue of `jobs` jobs are calibrated."""
     return CALIBRATED if ranges.ready else UNCALIBRATED.format(needed=needed(jobs))
 
 
-def judged(frozen: Frozen, names: Sequence[str], rules: Sequence[Rules], values: Sequence[Sequence[Values]],
-           left_out: Mapping[str, str] | None = None, ranges: Ranges | None = None) -> Advice:
-    """The advice that follows from the values of the draws."""
-    ranges, jobs = ranges or Ranges(), len(Measure(frozen).jobs)
+def judged(frozen: FrozenRun, names: Sequence[str], rules: Sequence[Rules], values: Sequence[Sequence[Values]],
+           left_out: Mapping[str, str] | None = None, ranges: RangeCalibration | None = None) -> Advice:
+    """Return the advice that follows from the values of the draws."""
+    ranges, jobs = ranges or RangeCalibration(), len(Measure(frozen).jobs)
     there = {"fits": frozen.end < math.inf, "energy": bool(frozen.state.cluster.programs)}
     asked = [name for name in OBJECTIVES if there.get(name, True)]
     places = list(OBJECTIVES)
@@ -429,7 +435,7 @@ def judged(frozen: Frozen, names: Sequence[str], rules: Sequence[Rules], values:
 
 
 def choose(objective: str, found: Sequence[Combination], draws: Sequence[Sequence[float]]) -> Choice:
-    """The choice for an objective, of which each of the draws has the values of all rules."""
+    """Return the choice for an objective; each of the draws has the values of all rules."""
     sign = -1.0 if OBJECTIVES[objective].more else 1.0
     means = [geometric_mean(max(1.0, draw[at]) for draw in draws) if OBJECTIVES[objective].ratio else
              each.gives[objective].mean for at, each in enumerate(found)]
@@ -444,21 +450,21 @@ def choose(objective: str, found: Sequence[Combination], draws: Sequence[Sequenc
 
 
 def close(value: float, values: Sequence[float], sign: float = 1.0) -> bool:
-    """Whether a value is the best of these, or within CLOSE of it; with the `sign` -1 the largest
-    is."""
+    """Return whether a value is the best of these, or within CLOSE of it. With the `sign` -1 the largest is the
+    best."""
     best = min(values, key=lambda each: sign * each)
     return sign * (value - best) <= CLOSE * abs(best)
 
 
 def against(value: float, other: float) -> float:
-    """By which share a value is more than another; infinity for more than nothing."""
+    """Return by which fraction a value exceeds another; infinity if the other is 0."""
     if value == other:
         return 0.0
     return value / other - 1 if other else math.inf
 
 
 def reason(advice: Advice, choice: Choice) -> str:
-    """Why rules are chosen for an objective, or why not, in a sentence."""
+    """Return a sentence on why rules are chosen for an objective, or why not."""
     words, name = OBJECTIVES[choice.objective].words, advice.combinations[choice.best].name
     sure = f"{name} is the best for the {words}, or within 2 % of it, in {100 * choice.confidence:.0f} %"
     if not choice.clear:
@@ -470,8 +476,8 @@ def reason(advice: Advice, choice: Choice) -> str:
     return f"{sure} of {advice.members} draws; the rules until now are {worse}"
 
 
-def spread(values: Iterable[float], ranges: Ranges | None = None) -> Spread:
-    """Mean and percentiles, between neighbours in proportion; the range of a time by that calibration."""
+def spread(values: Iterable[float], ranges: RangeCalibration | None = None) -> Spread:
+    """Return mean and percentiles (interpolated); with `ranges`, the range of a time is calibrated."""
     ranked = sorted(values)
     found = [quantile(ranked, share) for share in SHARES]
     return Spread(math.fsum(ranked) / len(ranked), *(ranges.widened(0.0, *found) if ranges is not None else found))

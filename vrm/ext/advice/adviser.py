@@ -1,11 +1,11 @@
-"""The process beside a manager whose algorithm is `advised`: it looks for rules that serve the jobs better,
-and asks the manager to change to them.
+"""The process next to a manager whose algorithm is `advised`: it looks for rules that serve the jobs better,
+and requests the manager to change to them.
 
-It reads the files of the run, as anybody can, and drops a command file, as `vrm advise --apply` does:
-the manager's loop never waits for it. It ends with its manager, of which it has the standard input.
+It reads the files of the run, as any program can, and writes a command file, as `vrm advise --apply` does, so that
+the manager's loop never waits for it. It ends with its manager, which holds its standard input open.
 
-It is slow to change its mind: other rules must be the best, or as good, in at least CONFIDENT of the
-draws, those in force worse by at least GAIN, and REST must have passed since the last change.
+It changes rules rarely: other rules must be the best, or equally good, in at least CONFIDENT of the
+draws, the present rules must be worse by at least GAIN, and REST must have passed since the last change.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ from typing import Any
 from vrm.config.problems import ConfigError
 from vrm.config.schema import Settings, of_line
 from vrm.ext.advice.advice import Advice, Choice, advise, combinations, reason
-from vrm.ext.forecast.live.beside import yield_to_others
+from vrm.ext.forecast.live.process import lower_priority
 from vrm.ext.forecast.files import RunFiles
 from vrm.model.rules import Rules
-from vrm.run import control
+from vrm.run import command_files
 from vrm.scheduling import PolicyError
 from vrm.scheduling.orderings.ordering import ADVISED
 from vrm.system.errors import RunError
 
 GAIN = 0.05
-"""By how much the rules in force must be worse."""
+"""Minimum fraction by which the present rules must be worse."""
 
 REST = 60.0
-"""Seconds between two changes."""
+"""Minimum seconds between two changes."""
 
 PAUSE = 2.0
-"""Seconds at least between two looks at the run; it also rests nine times as long as a look took."""
+"""Minimum seconds between two looks at the run; the pause is also at least nine times as long as the look took."""
 
 FEWEST = 2
-"""Jobs that must wait for anything to be advised."""
+"""Minimum number of waiting jobs for which advice is computed."""
 
 
 ORDERS = ("FCFS", "SAF", "LJF", "SJF", "LAF", "WFP3")
-"""What is compared where reservations are kept, and the dispatcher has to stay."""
+"""Orders to compare if reservations are kept, so that the dispatcher must stay."""
 
 
 class Adviser:
-    """Decides when to ask for a change."""
+    """Decides when to request a change."""
 
     def __init__(self, objective: str) -> None:
         self.objective = objective
         self._changed = -REST
 
     def wish(self, found: Advice, now: float) -> Choice | None:
-        """The choice to change to; None for no change. `now` is in seconds."""
+        """Return the choice to change to; None for no change. `now` is in seconds."""
         known = {each.objective: each for each in found.choices}
         choice = known.get(self.objective) or known["makespan"]  # the allocation has no end
         if not choice.change or choice.regret < GAIN or now < self._changed + REST:
@@ -62,34 +62,34 @@ class Adviser:
 
 
 def command(found: Advice, choice: Choice, instead: Rules) -> dict[str, Any]:
-    """The command that asks for a change."""
+    """Return the command that requests a change."""
     return {"do": "rules", "rules": found.combinations[choice.best].rules.changes(),
             "reason": f"advised: {reason(found, choice)}", "instead": instead.record(), "unasked": True}
 
 
 def look(files: RunFiles, adviser: Adviser, now: float) -> None:
-    """Look at the run, and ask for a change if one pays."""
+    """Look at the run, and request a change if it is worthwhile."""
     told = files.told()
     if told.phase != "running":
         return
     frozen = files.frozen(told)
-    if len(frozen.waiting()) < FEWEST or frozen.run.scheduler.dispatcher.plans_aside:
+    if len(frozen.waiting()) < FEWEST or frozen.run.scheduler.dispatcher.plans_in_background:
         return
     in_force = files.rules
     today = (replace(in_force, algorithm="FCFS") if in_force.algorithm.lower() == ADVISED
              else in_force)
-    kept = frozen.run.scheduler.dispatcher.kept  # what was promised stays so
+    kept = frozen.run.scheduler.dispatcher.kept  # promised starts must be kept
     rules = combinations(today, orders=ORDERS if kept else (),
                          dispatchers=[str(today.backfill)] if kept else ())
     found = advise(frozen, rules, frozen.run.scheduler.policy.heatmap, calibrate=False)
     choice = adviser.wish(found, now)
     if choice is not None:
-        control.send(files.run_directory, command(found, choice, in_force))
+        command_files.send(files.run_directory, command(found, choice, in_force))
 
 
 def follow(settings: Settings) -> None:
-    """Look after each change of the run, until standard input ends. What is wrong with the files now
-    may be right the next time: a manager writes them."""
+    """Look at the run after each change, until standard input ends. Errors in the files are reported and the next look
+    tries again, because a manager is writing the files."""
     files, adviser = RunFiles(settings), Adviser(settings.extended("Scheduling.Objective"))
     rest = PAUSE
     with selectors.DefaultSelector() as selector:
@@ -106,7 +106,7 @@ def follow(settings: Settings) -> None:
 
 def main() -> None:
     """Follow the run whose settings come on standard input."""
-    yield_to_others()
+    lower_priority()
     follow(of_line(sys.stdin.readline()))
 
 

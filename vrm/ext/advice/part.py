@@ -13,9 +13,9 @@ from vrm.live.manager.part import Part
 from vrm.scheduling.orderings.ordering import ADVISED
 
 
-class Advised(Part):
-    """While the manager runs, and if the algorithm is `advised`, a process looks for better rules: see
-    `vrm.ext.advice.adviser`. It ends with its manager, however that ends."""
+class AdviserProcess(Part):
+    """Runs a process next to the manager that looks for better rules, if the algorithm is `advised`; see
+    `vrm.ext.advice.adviser`. The process ends with its manager, however that ends."""
 
     def __init__(self, live: LiveRun) -> None:
         self.live = live
@@ -29,7 +29,7 @@ class Advised(Part):
             [sys.executable, "-m", "vrm.ext.advice.adviser"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
             start_new_session=True, cwd="/")
         assert process.stdin is not None
-        with contextlib.suppress(OSError):  # it has ended: nobody advises
+        with contextlib.suppress(OSError):  # it has ended already: there is no advice
             process.stdin.write(f"{to_line(self.live.settings)}\n".encode())
             process.stdin.flush()
 

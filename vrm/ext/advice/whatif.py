@@ -1,4 +1,4 @@
-"""How large an allocation to ask for: the same queue on machines of several sizes."""
+"""Computes how large an allocation to request: the same queue on machines of several sizes."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from typing import Any, NamedTuple
 from collections.abc import Sequence
 
 from vrm.ext.advice.advice import MEMBERS, Spread, ranges_of, said_of, spread
-from vrm.ext.advice.assumed import draws as draws_of, told
-from vrm.ext.forecast.calibration import Ranges
-from vrm.ext.forecast.frozen import Frozen
+from vrm.ext.advice.assumed_draws import draws as draws_of, told
+from vrm.ext.forecast.calibration import RangeCalibration
+from vrm.ext.forecast.frozen import FrozenRun
 from vrm.ext.forecast.replay import Durations, replay
-from vrm.ext.forecast.sharing import Part, shared_out
+from vrm.ext.forecast.parallel import Part, run_in_processes
 from vrm.results.names import digits, time_text
 
 SURE = 0.9
-"""The chance with which all jobs are to be done in what is recommended."""
+"""Probability with which all jobs must be done in the recommended allocation."""
 
 DEAR = 1.25
-"""Without a walltime: the largest size is recommended whose core hours are at most so many times the
-least."""
+"""Without a walltime, the largest size is recommended whose core hours are at most this factor times the smallest core
+hours."""
 
 ROUND = 300.0
-"""Seconds to which walltimes are rounded up."""
+"""Seconds; walltimes are rounded up to a multiple of this."""
 
 
 class Size(NamedTuple):
-    """What an allocation of so many `nodes` with `cores` in all does.
+    """Results of an allocation of `nodes` nodes with `cores` cores in total.
 
-    `makespan` (seconds) is the time in which all jobs would be done if nothing ended it. `walltime` is
-    what to ask for: that which was given, else 90 % of the draws of the makespan, rounded up. Within it
-    `done` of the jobs (0 to 1, the mean) are done and with the `chance` all are; `used` core hours of
-    those `asked` go to jobs. `never`: jobs that can never run on so few nodes.
+    `makespan` (seconds): the time until all jobs would be done without an end of the allocation. `walltime`: the time
+    to request, which is the given one, otherwise P90 of the makespan, rounded up. Within it, `done` of the jobs (0 to
+    1, the mean) are done, and with probability `chance` all are; jobs use `used` of the `asked` core hours. `never`:
+    number of jobs that can never run on this many nodes.
     """
 
     nodes: int
@@ -47,8 +47,8 @@ class Size(NamedTuple):
 
 
 class WhatIf(NamedTuple):
-    """The `sizes` in order, the place of the one that is recommended, and why. `ranges` says whether those of makespans
-    are calibrated."""
+    """The `sizes` in order, the index of the recommended one, and why. `ranges`: a text on whether the ranges of
+    makespans are calibrated."""
 
     jobs: int
     members: int
@@ -60,7 +60,7 @@ class WhatIf(NamedTuple):
     ranges: str = ""
 
     def record(self) -> dict[str, Any]:
-        """It as JSON values."""
+        """Return the results as JSON values."""
         return {"format": 1, "jobs": self.jobs, "members": self.members, "drawn": self.drawn,
                 "walltime": self.walltime,
                 "sizes": [{**size._asdict(), "makespan": size.makespan._asdict()} for size in self.sizes],
@@ -68,11 +68,11 @@ class WhatIf(NamedTuple):
                 "why": self.why, "ranges": self.ranges}
 
 
-def what_if(planned: Sequence[Frozen], walltime: float | None = None, members: int = MEMBERS,
+def what_if(planned: Sequence[FrozenRun], walltime: float | None = None, members: int = MEMBERS,
             processes: int = 1) -> WhatIf:
     """Compare runs that have not begun, of the same jobs on machines of several sizes; `walltime` in
     seconds. The draws are the same for all."""
-    values = shared_out(lambda part: _replayed(planned, walltime, members, part), processes)
+    values = run_in_processes(lambda part: _replayed(planned, walltime, members, part), processes)
     jobs = max((len(frozen.later) + len(frozen.waiting()) for frozen in planned), default=0)
     ranges = [ranges_of(frozen, jobs, members) for frozen in planned]
     sizes = tuple(_size(frozen, jobs, walltime, [draw[at] for draw in values], ranges[at])
@@ -82,8 +82,8 @@ def what_if(planned: Sequence[Frozen], walltime: float | None = None, members: i
 
 
 class _Played(NamedTuple):
-    """What a draw gives on a machine: the makespan (s), the jobs that were done in time, those that
-    could run at all, and the core seconds that jobs had in time."""
+    """Results of a draw on a machine: the makespan (s), the number of jobs done in time, the number of jobs that
+    could run at all, and the core seconds that jobs used in time."""
 
     makespan: float
     done: int
@@ -91,18 +91,18 @@ class _Played(NamedTuple):
     used: float
 
 
-def _replayed(planned: Sequence[Frozen], walltime: float | None, members: int, part: Part
+def _replayed(planned: Sequence[FrozenRun], walltime: float | None, members: int, part: Part
               ) -> list[list[_Played]]:
     first, step = part
     return [[_played(frozen, walltime, durations) for frozen in planned]
             for number, durations in enumerate(draws_of(planned[0], members)) if number % step == first]
 
 
-def _played(frozen: Frozen, walltime: float | None, durations: Durations) -> _Played:
+def _played(frozen: FrozenRun, walltime: float | None, durations: Durations) -> _Played:
     whole = within = replay(replace(frozen, end=math.inf), durations)
     makespan = max((job.end for job in whole.values()), default=frozen.now) - frozen.now
     closing = math.inf if walltime is None else frozen.now + walltime
-    if frozen.now + makespan > closing:  # what would not end in time by its limit does not start
+    if frozen.now + makespan > closing:  # jobs whose limits would exceed the end do not start
         within = replay(replace(frozen, end=closing), durations)
     cores = {job.id: job.request.cores for job in
              [*frozen.waiting(), *(one.job for one in frozen.later)]}
@@ -111,8 +111,8 @@ def _played(frozen: Frozen, walltime: float | None, durations: Durations) -> _Pl
     return _Played(makespan, sum(job.end <= closing for job in within.values()), len(whole), used)
 
 
-def _size(frozen: Frozen, jobs: int, walltime: float | None, draws: Sequence[_Played],
-          ranges: Ranges) -> Size:
+def _size(frozen: FrozenRun, jobs: int, walltime: float | None, draws: Sequence[_Played],
+          ranges: RangeCalibration) -> Size:
     cluster, number = frozen.state.cluster, len(draws)
     makespan = spread([draw.makespan for draw in draws], ranges)
     ran = max(draw.ran for draw in draws)
@@ -130,7 +130,7 @@ def _size(frozen: Frozen, jobs: int, walltime: float | None, draws: Sequence[_Pl
 
 
 def recommend(sizes: Sequence[Size], walltime: float | None) -> tuple[int | None, str]:
-    """The place of the size to ask for, and why; None where none of them will do."""
+    """Return the index of the size to request, and why; None if no size suffices."""
     able = [at for at, size in enumerate(sizes) if not size.never]
     if not able:
         most = max(range(len(sizes)), key=lambda at: -sizes[at].never)

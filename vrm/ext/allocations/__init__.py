@@ -1,1 +1,1 @@
-"""Which request to the batch system ends the user's jobs first (docs/how-to/allocations.md)."""
+"""Finds the request to the batch system that ends the user's jobs first (docs/how-to/allocations.md)."""

@@ -1,8 +1,9 @@
-"""Who comes later: jobs of others that are not in the site's queue yet, and that will be before ours are done.
+"""Later arrivals: jobs of others that are not in the site's queue yet, and that will be submitted before ours
+are done.
 
-From the site's history its own submissions are drawn: a stretch of it, which begins a whole number of days ago, is
-taken to come again. Without a history jobs like those in the queue are taken to keep coming, so that the site stays
-about as full as it is (see `vrm.ext.allocations.site`).
+With a history of the site, its own submissions are drawn: a stretch of it, which begins a whole number of days
+ago, is assumed to repeat. Without a history, jobs like those in the queue are assumed to keep arriving, so that
+the site stays about as full as it is (see `vrm.ext.allocations.outer_site`).
 """
 
 from __future__ import annotations
@@ -14,21 +15,22 @@ from statistics import fmean
 from typing import Generic, NamedTuple, TypeVar
 from collections.abc import Iterator, Sequence
 
-from vrm.ext.advice.assumed import RATIOS
+from vrm.ext.advice.assumed_draws import RATIOS
 from vrm.model import Job
 from vrm.workload.submission import Submission
 
 DAY = 86400.0
 
 HORIZON = 60 * DAY
-"""Seconds from now after which nobody comes any more."""
+"""Seconds from now after which no more jobs arrive."""
 
 PACES = (0.5, 0.7, 1.0, 1.3, 1.5)
-"""Without a history: how many jobs come, against as many as keep the site as full as it is. Each as likely."""
+"""Without a history: ratios of arriving jobs to as many as keep the site as full as it is, all equally
+probable."""
 
 
 class PastArrival(NamedTuple):
-    """A job of the history: as what, when it came and how long it ran (seconds)."""
+    """A job of the history, when it was submitted, and how long it ran (seconds)."""
 
     job: Job
     submit: float
@@ -39,7 +41,7 @@ Made = TypeVar("Made")
 
 
 class Stream(Generic[Made]):
-    """Things that are made when they are first asked for, and kept."""
+    """An iterable of items that are made when they are first needed, and kept."""
 
     def __init__(self, made: Iterator[Made]) -> None:
         self._made = made
@@ -58,7 +60,8 @@ class Stream(Generic[Made]):
 
 
 def again(known: Sequence[PastArrival], seed: str, now: float, first_id: int) -> Iterator[Submission]:
-    """A stretch of the history, which is in order of time, from now on. Where it ends another one follows."""
+    """Yield the submissions of a stretch of the history from `now` on; at its end another stretch follows.
+    `known` is the history in order of time."""
     draw = random.Random(seed)
     times = [each.submit for each in known]
     begun, ended = times[0], times[-1]
@@ -77,8 +80,9 @@ def again(known: Sequence[PastArrival], seed: str, now: float, first_id: int) ->
 
 
 def assumed(jobs: Sequence[Job], work: float, seed: str, now: float, first_id: int) -> Iterator[Submission]:
-    """Jobs like these, so many that they bring about `work` core seconds a second. One with a long limit is in a queue
-    for long: short ones come more often. How much of its limit each takes is drawn from RATIOS."""
+    """Yield jobs like `jobs`, as many as cause `work` core seconds per second. A job with a long limit stays in
+    a queue for long, so short jobs arrive more often. The fraction of its limit that each takes is drawn from
+    RATIOS."""
     draw = random.Random(seed)
     weights = [*itertools.accumulate(1 / job.walltime for job in jobs)]
     mean = fmean(RATIOS) * sum(job.request.cores for job in jobs) / weights[-1]

@@ -1,4 +1,5 @@
-"""What a request may be: limits of partitions and queues, from what `scontrol show partition` and `qstat -Qf` print."""
+"""Limits of requests: those of partitions and queues, from the output of `scontrol show partition` and `qstat
+-Qf`."""
 
 from __future__ import annotations
 
@@ -6,62 +7,63 @@ import math
 import re
 from collections.abc import Mapping
 
-from vrm.ext.allocations.shapes import Bounds
+from vrm.ext.allocations.shapes import RequestLimits
 from vrm.ext.forecast.site.outer import output_of
 from vrm.ext.forecast.site.snapshot import Snapshot, SnapshotError
-from vrm.model.quantities import of_slurm, seconds_of
+from vrm.model.quantities import slurm_seconds, seconds_of
 from vrm.system.printing.text import printable
 
 SCONTROL = ("scontrol", "show", "partition", "--oneliner")
 QSTAT = ("qstat", "-Qf")
 
 
-class Limits(dict[str, str]):
-    """The values of a partition or queue, by the names that its batch system has for them."""
+class PartitionValues(dict[str, str]):
+    """The values of a partition or queue, by their names in the batch system."""
 
     def number(self, name: str, missing: float) -> float:
-        """A number; what is missing or has no limit is `missing`."""
+        """Return a number; `missing` if there is none or no limit."""
         text = self.get(name, "")
         return float(text) if text.isdecimal() else missing
 
     def seconds(self, *names: str) -> float:
-        """A time in seconds; infinity for none."""
+        """Return a time in seconds; infinity if there is none."""
         text = next((self[name] for name in names if self.get(name)), "UNLIMITED")
         if text.upper() in ("UNLIMITED", "INFINITE", "NONE", "N/A"):
             return math.inf
-        return float(of_slurm(text)) if names == ("MaxTime",) else float(seconds_of(text))
+        return float(slurm_seconds(text)) if names == ("MaxTime",) else float(seconds_of(text))
 
 
 def ask(system: str) -> str:
-    """What the batch system says of its partitions; "" where not everybody may see that."""
+    """Return the batch system's description of its partitions; "" if this user may not see it."""
     try:
         return output_of(SCONTROL if system == "slurm" else QSTAT)
     except SnapshotError:
         return ""
 
 
-def read(text: str) -> dict[str, Limits]:
-    """The partitions, or queues, by name: of `scontrol show partition` (with or without --oneliner), or of
-    `qstat -Qf`."""
-    found: dict[str, Limits] = {}
-    now = Limits()
+def read(text: str) -> dict[str, PartitionValues]:
+    """Return the partitions, or queues, by name, from the output of `scontrol show partition` (with or without
+    --oneliner) or of `qstat -Qf`."""
+    found: dict[str, PartitionValues] = {}
+    now = PartitionValues()
     for line in text.splitlines():
         queue = re.fullmatch(r"Queue:\s*(\S+)", line.strip())
         if queue:
-            now = found.setdefault(queue[1], Limits())
+            now = found.setdefault(queue[1], PartitionValues())
         elif " = " in line:
             name, _, value = line.strip().partition(" = ")
             now[name] = value
         else:
             for name, value in re.findall(r"(\w+)=(\S*)", line):
                 if name == "PartitionName":
-                    now = found.setdefault(value, Limits())
+                    now = found.setdefault(value, PartitionValues())
                 now[name] = value
     return found
 
 
-def bounds(site: Snapshot, partition: str, known: Mapping[str, Limits]) -> Bounds:
-    """What requests in a partition may be. SnapshotError for one that there is not, or that takes no jobs."""
+def bounds(site: Snapshot, partition: str, known: Mapping[str, PartitionValues]) -> RequestLimits:
+    """Return the limits of requests in a partition. Raises SnapshotError if the partition does not exist or
+    takes no jobs."""
     classes = {name for node in site.nodes for name in node.classes or () if "," not in name}
     name = partition or site.default or (min(classes) if len(classes) == 1 else "")
     open_to_all = any(node.classes is None for node in site.nodes)
@@ -73,7 +75,7 @@ def bounds(site: Snapshot, partition: str, known: Mapping[str, Limits]) -> Bound
     nodes = [node for node in site.nodes if node.up and (node.classes is None or not name or name in node.classes)]
     if not nodes:
         raise SnapshotError(f"no node of partition {name or '(default)'} is up")
-    limits = known.get(name, Limits())
+    limits = known.get(name, PartitionValues())
     state = limits.get("State", "UP").upper()
     if state != "UP" or "False" in (limits.get("enabled"), limits.get("started")):
         raise SnapshotError(f"partition {name} takes or starts no jobs now "
@@ -85,4 +87,4 @@ def bounds(site: Snapshot, partition: str, known: Mapping[str, Limits]) -> Bound
     longest = min(limits.seconds("MaxTime"), limits.seconds("resources_max.walltime"), site.longest.get(name, math.inf))
     if most < 1 or longest <= 0:
         raise SnapshotError(f"partition {name} gives no whole node: its limits are {most:g} nodes and {longest:g} s")
-    return Bounds(name, len(nodes), cores, int(most), max(1, int(limits.number("MinNodes", 1))), longest)
+    return RequestLimits(name, len(nodes), cores, int(most), max(1, int(limits.number("MinNodes", 1))), longest)

@@ -1,8 +1,8 @@
-"""Which of some requests ends all jobs first.
+"""Compares requests: which of them ends all jobs first.
 
-Two things are run on in virtual time under the same draws for all of them: the user's queue, in allocations of this
-shape, and the site, which gives these allocations. The draws of the two are independent of each other: what the user's
-jobs take and what the site's jobs take.
+Two simulations continue in virtual time, under the same draws for all requests: the user's queue in allocations
+of a shape, and the site, which gives these allocations. The draws of the two are independent of each other: the
+run times of the user's jobs, and those of the site's jobs.
 
 All shapes are compared on a few draws, then the best of them on many.
 """
@@ -16,50 +16,52 @@ from typing import Any, NamedTuple
 from collections.abc import Iterable, Mapping, Sequence
 
 from vrm.ext.advice.advice import CLOSE, Spread, spread
-from vrm.ext.allocations.shapes import AT_ONCE, MOST, MOST_CHAIN, MOST_EACH, Bounds, AllocationShape, limits
-from vrm.ext.allocations.site import Ask, Given, OuterSite
-from vrm.ext.allocations.work import QueueProgress, draws, makespan, progress
-from vrm.ext.forecast.frozen import Frozen
+from vrm.ext.allocations.shapes import AT_ONCE, MOST, MOST_CHAIN, MOST_EACH, RequestLimits, AllocationShape, limits
+from vrm.ext.allocations.outer_site import RequestedAllocation, AllocationSpan, OuterSite
+from vrm.ext.allocations.queue_progress import QueueProgress, draws, makespan, progress
+from vrm.ext.forecast.frozen import FrozenRun
 from vrm.ext.forecast.replay import Durations
-from vrm.ext.forecast.sharing import Part, shared_out
+from vrm.ext.forecast.parallel import Part, run_in_processes
 from vrm.model.measured.quantile import quantile
 
 MEMBERS = 50
-"""Draws of the best shapes."""
+"""Number of draws for the best shapes."""
 
 FIRST = 10
-"""Draws of how long the user's jobs take, by which shapes are chosen that are worth a try."""
+"""Number of draws of the user's run times by which the shapes to be compared are chosen."""
 
 ROUNDS = ((5, 12), (15, 5))
-"""On so many draws all shapes are compared; so many are left for the next round at most: the best ones, and the best of
-each width. The last ones are compared on all draws."""
+"""Each round has a number of draws and the greatest number of shapes that are kept for the next round: the best
+ones, and the best of each width. The shapes that are left after these rounds are compared on all draws."""
 
 WORSE = 0.1
-"""A shape that ends later than the best by more than this share in each draw so far is not drawn again."""
+"""A shape is dropped if it ends later than the best one by more than this fraction in each draw so far."""
 
 WIDER, LEAST = 0.15, 30.0
-"""By how much of their distance from the median, and seconds at the least, the ends of ranges are moved outwards: more
-draws do not find what all of them miss. Chosen by the traces KTH and HPC2N, checked by others (studies/allocations)."""
+"""The ends of ranges are moved outwards by this fraction of their distance from the median, and at least by
+this number of seconds, because more draws do not find what all of them miss. Chosen with the traces KTH and
+HPC2N, checked with others (studies/allocations)."""
 
 SURE = 0.9
-"""The chance that all jobs are done which the recommended request has at least, if any has it."""
+"""Least chance that all jobs are done of the recommended request, if any request has that chance."""
 
 
 class PartRequest(NamedTuple):
-    """What a part of the queue asks for: the part as a run that has not begun, nodes, and how long (s)."""
+    """The request for a part of the queue: the part as a run that has not begun, the number of nodes, and the
+    seconds."""
 
-    part: Frozen
+    part: FrozenRun
     nodes: int
     seconds: float
 
 
 @dataclass
 class Work:
-    """The user's queue on so many nodes, as `at_once` parts: `parts[(nodes, at_once)]`, each a run that has not begun.
-    `longest` is the longest limit of its jobs (s). There are `members` draws of how long these take. `each` has a part
-    for each job, where each can have a request of its own."""
+    """The user's queue as `at_once` parts on a number of nodes: `parts[(nodes, at_once)]`, each part a run that
+    has not begun. `longest` is the longest limit of its jobs (seconds). There are `members` draws of their run
+    times. `each` has one part for each job, if each job can have its own request."""
 
-    parts: Mapping[tuple[int, int], Sequence[Frozen]]
+    parts: Mapping[tuple[int, int], Sequence[FrozenRun]]
     longest: float
     members: int = MEMBERS
     each: Sequence[PartRequest] = ()
@@ -70,11 +72,11 @@ class Work:
         self._known: dict[Any, QueueProgress] = {}
 
     def makespan(self, nodes: int, at_once: int, member: int) -> float:
-        """Seconds until the last part is done, in one draw, if nothing ends the allocations."""
+        """Return the seconds until the last part is done in one draw, if nothing ends the allocations."""
         return max(makespan(part, self._draws[member]) for part in self.parts[nodes, at_once])
 
     def progress(self, shape: AllocationShape, member: int) -> list[QueueProgress]:
-        """How each part goes on in a chain of this shape, in one draw."""
+        """Return the progress of each part in a chain of this shape in one draw."""
         found = []
         for at, (part, nodes, seconds) in enumerate(self.requests(shape)):
             key = (nodes, shape.at_once, shape.each, at, seconds, member)
@@ -85,14 +87,14 @@ class Work:
         return found
 
     def requests(self, shape: AllocationShape) -> Sequence[PartRequest]:
-        """What each part of a shape asks for."""
+        """Return the request of each part of a shape."""
         return self.each if shape.each else [PartRequest(part, shape.nodes, shape.seconds)
                                              for part in self.parts[shape.nodes, shape.at_once]]
 
 
 class ShapeOutcome(NamedTuple):
-    """What a shape gives in one draw: seconds from now until the first allocation begins, and until the last job ends
-    (infinity: some are not done); core seconds charged, and those that jobs had."""
+    """The result of a shape in one draw: seconds from now until the first allocation begins, and until the last
+    job ends (infinity: some jobs are not done); core seconds that are charged, and those that jobs used."""
 
     start: float
     end: float
@@ -101,8 +103,8 @@ class ShapeOutcome(NamedTuple):
 
 
 class RequestForecast(NamedTuple):
-    """A shape, when it begins and when all jobs are done (seconds from now), the `chance` that they are, the core hours
-    that it is charged (the mean), the share of these that no job had, and from how many draws that is known."""
+    """A shape with its start and the end of all jobs (seconds from now), the `chance` that all are done, the
+    mean core hours that are charged, the fraction of them that no job used, and the number of draws."""
 
     shape: AllocationShape
     start: Spread
@@ -113,7 +115,7 @@ class RequestForecast(NamedTuple):
     members: int
 
     def record(self) -> dict[str, Any]:
-        """It as JSON values; None stands for infinity."""
+        """Return the forecast as JSON values; None replaces infinity."""
         return {**self.shape._asdict(), "start": _plain(self.start), "end": _plain(self.end), "chance": self.chance,
                 "core_hours": self.hours, "wasted": self.wasted, "members": self.members}
 
@@ -122,10 +124,11 @@ def _plain(values: Spread) -> dict[str, float | None]:
     return {name: value if math.isfinite(value) else None for name, value in values._asdict().items()}
 
 
-def shapes(work: Work, bounds: Bounds, members: int = FIRST, side_by_side: Sequence[int] = AT_ONCE
+def shapes(work: Work, bounds: RequestLimits, members: int = FIRST, side_by_side: Sequence[int] = AT_ONCE
            ) -> list[AllocationShape]:
-    """Requests that are worth a try, by a few draws of how long the jobs take on so many nodes; with so many chains
-    side by side. The last one is one for each job, where the work knows these."""
+    """Return the requests that are worth comparing, by a few draws of the run times on each number of nodes;
+    `side_by_side` are the numbers of parallel chains. The last one has a request for each job, if `work` has
+    these."""
     found: list[AllocationShape] = []
     members = min(members, work.members)
     for at_once in side_by_side:
@@ -145,32 +148,34 @@ def shapes(work: Work, bounds: Bounds, members: int = FIRST, side_by_side: Seque
 
 
 def _chain(work: Work, shape: AllocationShape, members: int) -> int:
-    """How many allocations one after the other are enough in all of some draws, of as many as is SURE at the least: one
-    that is not needed ends at once. 0: MOST_CHAIN are not enough."""
+    """Return the greatest number of successive allocations that a draw needs (one that is not needed ends at once).
+    Draws in which MOST_CHAIN are not enough do not count; 0 if these are more than SURE allows."""
     needed = [max(len(part.lasts) for part in parts) for parts in (
         work.progress(shape, member) for member in range(members)) if not any(part.left for part in parts)]
     return max(needed) if len(needed) >= SURE * members else 0
 
 
 def outcome(work: Work, site: OuterSite, shape: AllocationShape, cores: int, member: int) -> ShapeOutcome:
-    """What a shape gives in one draw."""
+    """Return the result of a shape in one draw."""
     parts = work.progress(shape, member)
     requests = work.requests(shape)
     given = site.given(asked(parts, requests), member)
     return combined(parts, given, [one.nodes * cores for one in requests])
 
 
-def asked(parts: Sequence[QueueProgress], requests: Sequence[PartRequest]) -> list[Ask]:
-    """The allocations of each part, one part after the other."""
-    found: list[Ask] = []
+def asked(parts: Sequence[QueueProgress], requests: Sequence[PartRequest]) -> list[RequestedAllocation]:
+    """Return the allocations of all parts, one part after the other."""
+    found: list[RequestedAllocation] = []
     for part, (_, nodes, seconds) in zip(parts, requests):
         for at, lasts in enumerate(part.lasts):
-            found.append(Ask(nodes, seconds, lasts, len(found) - 1 if at else None))
+            found.append(RequestedAllocation(nodes, seconds, lasts, len(found) - 1 if at else None))
     return found
 
 
-def combined(parts: Sequence[QueueProgress], given: Sequence[Given | None], cores: Sequence[int]) -> ShapeOutcome:
-    """The outcome of parts whose allocations were given so, with so many cores in those of each part."""
+def combined(parts: Sequence[QueueProgress], given: Sequence[AllocationSpan | None],
+             cores: Sequence[int]) -> ShapeOutcome:
+    """Return the result of parts whose allocations were `given` like this; `cores` is the number of cores in
+    the allocations of each part."""
     last = [given[end - 1] for end in itertools.accumulate(len(part.lasts) for part in parts) if end]
     done = not any(part.left for part in parts) and all(last)
     starts = [each.start for each in given if each]
@@ -187,12 +192,12 @@ def _tried(work: Work, site: OuterSite, tried: Sequence[AllocationShape], cores:
 
 def outcomes(work: Work, site: OuterSite, tried: Sequence[AllocationShape], cores: int, members: range,
              processes: int = 1) -> list[list[ShapeOutcome]]:
-    """What each of these shapes gives in each of these draws: a list of the draws."""
-    return shared_out(lambda part: _tried(work, site, tried, cores, members, part), min(processes, len(members)))
+    """Return the results of the shapes in the draws: for each draw a list."""
+    return run_in_processes(lambda part: _tried(work, site, tried, cores, members, part), min(processes, len(members)))
 
 
 def judged(shape: AllocationShape, outcomes: Sequence[ShapeOutcome]) -> RequestForecast:
-    """What the draws give."""
+    """Return the forecast of a shape from its results in the draws."""
     charged, used = (sum(values) for values in zip(*(each[2:] for each in outcomes)))
     return RequestForecast(shape, widened(each.start for each in outcomes), widened(each.end for each in outcomes),
                      sum(each.end < math.inf for each in outcomes) / len(outcomes),
@@ -200,16 +205,16 @@ def judged(shape: AllocationShape, outcomes: Sequence[ShapeOutcome]) -> RequestF
 
 
 def widened(values: Iterable[float]) -> Spread:
-    """The spread of some times, with a range that also holds what no draw has found."""
+    """Return the spread of some times, with a range that also allows for what no draw has found."""
     found = spread(values)
     low, high = (WIDER * abs(found.p50 - end) if end != found.p50 else 0.0 for end in (found.p10, found.p90))
     return found._replace(p10=max(min(0.0, found.p50), found.p10 - max(low, LEAST)), p90=found.p90 + max(high, LEAST))
 
 
 def best(found: Iterable[RequestForecast]) -> list[RequestForecast]:
-    """The candidates, the best first: those that are SURE to do all jobs, by the mean of the end; then the others by
-    their chance. Of those that are within CLOSE of the first the cheapest is first, where each request costs as much as
-    CLOSE of the core hours."""
+    """Return the candidates, the best first: those that do all jobs with the chance SURE, by the mean end, then
+    the others by their chance. Among those within CLOSE of the first, the cheapest is first; each request costs
+    an additional CLOSE of the core hours."""
     ranked = sorted(found, key=_worth)
     if not ranked:
         return ranked
@@ -225,14 +230,14 @@ def _worth(candidate: RequestForecast) -> tuple[bool, float, float]:
 
 
 def _mean(candidate: RequestForecast) -> float:
-    """The mean end where there is one, else the median."""
+    """Return the mean end if there is one, else the median."""
     end = candidate.end
     return end.mean if end.mean < math.inf else end.p50
 
 
 def compare(work: Work, site: OuterSite, tried: Sequence[AllocationShape], cores: int, processes: int = 1
             ) -> list[RequestForecast]:
-    """The shapes, the best first: those of the last of the ROUNDS, behind them those of the rounds before."""
+    """Return the shapes, the best first: those of the last round, then those of the rounds before."""
     rows: dict[AllocationShape, list[ShapeOutcome]] = {shape: [] for shape in tried}
     kept, out, done = list(rows), list[RequestForecast](), 0
     for until, number in (*ROUNDS, (work.members, 0)):
@@ -249,12 +254,13 @@ def compare(work: Work, site: OuterSite, tried: Sequence[AllocationShape], cores
 
 
 def _clearly_worse(rows: Sequence[ShapeOutcome], best: Sequence[ShapeOutcome]) -> bool:
-    """Whether each draw says so."""
+    """Return whether the shape is clearly worse than the best one in each draw."""
     return all(ours.end > (1 + WORSE) * theirs.end for ours, theirs in zip(rows, best))
 
 
 def widths(found: Iterable[RequestForecast]) -> list[RequestForecast]:
-    """The best of each number of nodes and of chains side by side, of requests the best of which are first."""
+    """Return the best request of each number of nodes and of parallel chains. `found` has the best requests
+    first."""
     firsts: dict[tuple[int, int], RequestForecast] = {}
     for each in found:
         firsts.setdefault((each.shape.nodes, each.shape.at_once), each)

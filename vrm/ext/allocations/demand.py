@@ -1,4 +1,5 @@
-"""What the user's queue needs: on which numbers of nodes it can be run, whole or dealt to several allocations."""
+"""What the user's queue needs: the numbers of nodes on which it can run, as a whole or divided among several
+allocations."""
 
 from __future__ import annotations
 
@@ -13,22 +14,22 @@ from vrm.commands.shared import CannotRun, settings_of
 from vrm.ext.advice.commands.advise import take_queue
 from vrm.ext.advice.commands.whatif import queues_of, waiting_of
 from vrm.ext.allocations.compare import MEMBERS, PartRequest, Work
-from vrm.ext.allocations.parts import Dealt, deal, lines_of
-from vrm.ext.allocations.shapes import AT_ONCE, MOST_EACH, START_UP, Bounds, rounded, sizes
-from vrm.ext.forecast.frozen import Frozen
+from vrm.ext.allocations.queue_parts import WeightedLine, deal, lines_of
+from vrm.ext.allocations.shapes import AT_ONCE, MOST_EACH, START_UP, RequestLimits, rounded, sizes
+from vrm.ext.forecast.frozen import FrozenRun
 from vrm.model.job import Infeasible
 from vrm.workload.submission import Submission
 
 
 class Demand(NamedTuple):
-    """The work, and how many jobs it has."""
+    """The work, and its number of jobs."""
 
     work: Work
     jobs: int
 
 
-def demand(arguments: argparse.Namespace, bounds: Bounds) -> Demand:
-    """What is to be run. Raises CannotRun where no request in the partition can run all of it."""
+def demand(arguments: argparse.Namespace, bounds: RequestLimits) -> Demand:
+    """Return what has to run. Raises CannotRun if no request in the partition can run all of it."""
     wanted: tuple[int, ...] = arguments.nodes or ()
     alone = not wanted and not arguments.at_once
     if wanted and max(wanted) > bounds.most:
@@ -56,7 +57,7 @@ def demand(arguments: argparse.Namespace, bounds: Bounds) -> Demand:
     lines = lines_of(arguments.queue) if arguments.queue is not None else None
     if lines is not None and sum(line.jobs for line in lines) != len(whole.later):
         lines = None
-    parts: dict[tuple[int, int], Sequence[Frozen]] = {(nodes, 1): [frozen] for nodes, frozen in runs.items()}
+    parts: dict[tuple[int, int], Sequence[FrozenRun]] = {(nodes, 1): [frozen] for nodes, frozen in runs.items()}
     for at_once in arguments.at_once or AT_ONCE:
         if lines is not None and 1 < at_once <= len(lines):
             jobs_of = _jobs_of(lines, deal(lines, at_once))
@@ -67,9 +68,9 @@ def demand(arguments: argparse.Namespace, bounds: Bounds) -> Demand:
     return Demand(Work(parts, longest, arguments.members or MEMBERS, each), len(jobs))
 
 
-def _each(arguments: argparse.Namespace, bounds: Bounds, lines: Sequence[Dealt]) -> list[PartRequest]:
-    """Each job alone on the fewest nodes that can run it, in the order in which lines are dealt to as many parts; []
-    where there is none for a job, or a line has several jobs."""
+def _each(arguments: argparse.Namespace, bounds: RequestLimits, lines: Sequence[WeightedLine]) -> list[PartRequest]:
+    """Return a request for each job on the fewest nodes that can run it, in the order in which the lines are
+    divided into single-line parts. Returns [] if a job has none, or if a line has several jobs."""
     if not 1 < len(lines) <= MOST_EACH or any(line.jobs != 1 for line in lines):
         return []
     whole = _planned(arguments, (1,))[0]
@@ -88,9 +89,9 @@ def _each(arguments: argparse.Namespace, bounds: Bounds, lines: Sequence[Dealt])
     return found
 
 
-def _take_queue(arguments: argparse.Namespace, bounds: Bounds) -> None:
-    """Know which queue is meant, and the sockets and cores of nodes: those of the options, else of the configuration,
-    else those of the partition as one socket."""
+def _take_queue(arguments: argparse.Namespace, bounds: RequestLimits) -> None:
+    """Set the queue, and the sockets and cores of nodes: those of the options, else of the configuration, else
+    the cores of the partition as one socket."""
     shape = arguments.nodes, arguments.sockets, arguments.cores
     take_queue(arguments)
     arguments.nodes, arguments.sockets, arguments.cores = shape
@@ -101,17 +102,17 @@ def _take_queue(arguments: argparse.Namespace, bounds: Bounds) -> None:
         arguments.sockets, arguments.cores = 1, bounds.cores
 
 
-def _name(bounds: Bounds) -> str:
+def _name(bounds: RequestLimits) -> str:
     return f"partition {bounds.partition}" if bounds.partition else "the site"
 
 
-def _planned(arguments: argparse.Namespace, nodes: Sequence[int]) -> list[Frozen]:
+def _planned(arguments: argparse.Namespace, nodes: Sequence[int]) -> list[FrozenRun]:
     arguments.nodes = tuple(nodes)
     return queues_of(arguments) if arguments.queue is not None else waiting_of(arguments)
 
 
-def _never(frozen: Frozen, jobs: int) -> tuple[int, str] | None:
-    """A job that can never run, and why."""
+def _never(frozen: FrozenRun, jobs: int) -> tuple[int, str] | None:
+    """Return the id of a job that can never run, and the reason; None if all can run."""
     for one in frozen.later:
         reason = _refused(frozen, one)
         if reason:
@@ -119,8 +120,8 @@ def _never(frozen: Frozen, jobs: int) -> tuple[int, str] | None:
     return None if len(frozen.later) == jobs else (-1, "it is too large")
 
 
-def _refused(frozen: Frozen, one: Submission) -> str:
-    """Why a job can never run; "" if it can."""
+def _refused(frozen: FrozenRun, one: Submission) -> str:
+    """Return why a job can never run; "" if it can."""
     try:
         if one.refused:
             raise Infeasible(one.refused)
@@ -130,8 +131,8 @@ def _refused(frozen: Frozen, one: Submission) -> str:
     return ""
 
 
-def _possible(whole: Frozen, bounds: Bounds) -> None:
-    """CannotRun for a job that no request in the partition can run."""
+def _possible(whole: FrozenRun, bounds: RequestLimits) -> None:
+    """Raise CannotRun for a job that no request in the partition can run."""
     name = _name(bounds)
     never = _never(whole, len(whole.later))
     if never is not None:
@@ -144,7 +145,7 @@ def _possible(whole: Frozen, bounds: Bounds) -> None:
                             "choose another partition (--partition)")
 
 
-def _jobs_of(lines: Sequence[Dealt], parts: Sequence[Sequence[int]]) -> list[list[int]]:
-    """The jobs of the lines of each part, by their places."""
+def _jobs_of(lines: Sequence[WeightedLine], parts: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Return the jobs of the lines of each part, by their indices."""
     ends = list(itertools.accumulate(line.jobs for line in lines))
     return [[job for at in part for job in range(ends[at] - lines[at].jobs, ends[at])] for part in parts]

@@ -1,4 +1,5 @@
-"""A picture of the site's queue as it is forecast, with the best request in it, and of when the others end."""
+"""A picture of the forecast of the site's queue with the best request in it, and of the ends of the other
+requests."""
 
 from __future__ import annotations
 
@@ -7,19 +8,19 @@ from typing import Any
 from collections.abc import Sequence
 
 from vrm.ext.allocations.compare import RequestForecast, Work, asked, outcome
-from vrm.ext.allocations.site import OuterSite
-from vrm.ext.forecast.replay import Planned
+from vrm.ext.allocations.outer_site import OuterSite
+from vrm.ext.forecast.replay import PlannedJob
 from vrm.ext.study.report.pictures import BLUE, GREY, RED, SKY
 from vrm.ext.study.report.plotting import PictureError, picture
 from vrm.model import bits
 from vrm.results.names import unit_of
 
 REQUESTS = 12
-"""Requests that are drawn."""
+"""Greatest number of requests that are drawn."""
 
 
 def middle(work: Work, site: OuterSite, candidate: RequestForecast, cores: int) -> int:
-    """The draw in which a request ends as in the median of the draws, or next to it."""
+    """Return the draw in which a request ends nearest to the median of the draws."""
     ends = [outcome(work, site, candidate.shape, cores, member).end for member in range(candidate.members)]
     return min(range(len(ends)), key=lambda member: abs(ends[member] - candidate.end.p50))
 
@@ -51,8 +52,8 @@ def draw(path: Path, work: Work, site: OuterSite, found: Sequence[RequestForecas
         lower.set_yticklabels([str(each.shape) for each in shown], fontsize=7)
 
 
-def _bar(axes: Any, site: OuterSite, job: Planned, colour: str, unit: float, last: float) -> None:
-    """A job on its nodes."""
+def _bar(axes: Any, site: OuterSite, job: PlannedJob, colour: str, unit: float, last: float) -> None:
+    """Draw a job on its nodes."""
     now = site.frozen.now
     begin, end = max(0.0, job.start - now), min(last, job.end - now)
     if end <= begin:
@@ -66,7 +67,7 @@ def _bar(axes: Any, site: OuterSite, job: Planned, colour: str, unit: float, las
 
 
 def _span(axes: Any, at: int, each: RequestForecast, unit: float, last: float) -> None:
-    """The start and the end of a request."""
+    """Draw the start and the end of a request."""
     colour = RED if at == 0 else GREY
     axes.plot([each.start.p50 / unit, each.end.p50 / unit], [at, at], color=colour, linewidth=1)
     for values, mark in ((each.start, "|"), (each.end, "o")):

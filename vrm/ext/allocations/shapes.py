@@ -1,4 +1,5 @@
-"""Requests to a batch system: how many nodes, for how long, how many one after the other, how many side by side."""
+"""Requests to a batch system: number of nodes, time, number of successive allocations, and number of parallel
+chains."""
 
 from __future__ import annotations
 
@@ -7,33 +8,33 @@ from typing import NamedTuple
 from collections.abc import Iterator
 
 MOST = 60
-"""Shapes that are tried at most."""
+"""Greatest number of shapes that are compared."""
 
 SIZES = 5
-"""Numbers of nodes that are tried at most."""
+"""Greatest number of different numbers of nodes that are compared."""
 
 AT_ONCE = (1, 2, 4)
-"""Numbers of chains side by side."""
+"""Numbers of parallel chains."""
 
 SHARES = (1, 2, 4)
-"""A chain is to have about so many allocations."""
+"""Approximate numbers of allocations in a chain."""
 
 MOST_EACH = 100
-"""Jobs that have a request each at most: batch systems limit how many a user submits."""
+"""Greatest number of jobs that have a request each: batch systems limit how many a user submits."""
 
 MOST_CHAIN = 8
-"""Allocations of a chain at most."""
+"""Greatest number of allocations in a chain."""
 
 START_UP = 60.0
-"""Seconds that vrm itself needs of an allocation, to begin and to end (`End.Margin`)."""
+"""Seconds of an allocation that vrm itself needs, to begin and to end (`End.Margin`)."""
 
 _STEPS = ((3600.0, 300.0), (4 * 3600.0, 900.0), (12 * 3600.0, 1800.0), (math.inf, 3600.0))
 
 
 class AllocationShape(NamedTuple):
-    """A request: `at_once` chains side by side, each of `chain` allocations one after the other, of `nodes` nodes for
-    `seconds`, in a `partition` ("": that of jobs which name none). `each`: one allocation for each job, of as many
-    nodes and as long as the job needs; `nodes` and `seconds` are those of the largest."""
+    """A request: `at_once` parallel chains, each of `chain` successive allocations of `nodes` nodes for
+    `seconds` seconds, in a `partition` ("": the default one). `each`: one allocation for each job, with as many
+    nodes and as much time as the job needs; `nodes` and `seconds` are then those of the largest."""
 
     partition: str
     nodes: int
@@ -51,9 +52,9 @@ class AllocationShape(NamedTuple):
         return text + f", {self.at_once} at once" * (self.at_once > 1)
 
 
-class Bounds(NamedTuple):
-    """What requests in a partition may be: its nodes that are up, the cores of each, the most and the fewest nodes of a
-    job, and the longest limit (s)."""
+class RequestLimits(NamedTuple):
+    """Limits of requests in a partition: its number of nodes that are up, the cores of each, the most and the
+    fewest nodes of a job, and the longest time limit (seconds)."""
 
     partition: str
     nodes: int
@@ -64,14 +65,14 @@ class Bounds(NamedTuple):
 
 
 def rounded(seconds: float) -> float:
-    """A time limit of at least so many seconds, as people ask for: whole hours, or parts of them if it is short."""
+    """Return a usual time limit of at least `seconds`: whole hours, or parts of an hour if it is short."""
     step = next(step for until, step in _STEPS if seconds <= until)
     return step * max(1, math.ceil(seconds / step - 1e-9))
 
 
 def sizes(fewest: int, most: int) -> list[int]:
-    """Numbers of nodes from the fewest that can run every job to the most that are of use: each twice the one
-    before; where these are too many, some between are left out."""
+    """Return numbers of nodes, from the fewest that can run every job to the most that are of use, each twice
+    the one before. If these are too many, some in between are left out."""
     found = []
     nodes = fewest
     while nodes < most:
@@ -84,8 +85,8 @@ def sizes(fewest: int, most: int) -> list[int]:
 
 
 def limits(whole: float, longest_job: float, longest: float) -> Iterator[float]:
-    """Time limits for work that takes so many seconds on so many nodes: for all of it in one allocation, in two, in
-    four; none shorter than the longest job needs, none longer than the site allows."""
+    """Yield time limits for work that takes `whole` seconds: for all of it in one allocation, in two, and in
+    four. None is shorter than the longest job needs, and none longer than the site allows."""
     least = longest_job + START_UP
     found = set()
     for share in SHARES:

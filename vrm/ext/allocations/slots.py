@@ -1,8 +1,8 @@
-"""A site whose nodes are divided into slots, each of so many cores: its queue is run on hundreds of times, and that
-takes a hundredth of the time where jobs only count what they take.
+"""Divides the nodes of a site into slots of equal numbers of cores. The site's queue is simulated hundreds of
+times, and that takes a hundredth of the time if jobs only count slots.
 
-Where no two jobs fit on one node, a slot is a node, and nothing is lost. Elsewhere jobs are counted in slots, wherever
-these are free: that a job needs its cores on one node is not looked at.
+If no two jobs fit on one node, a slot is a node, and nothing is lost. Otherwise jobs take any free slots: that
+a job needs its cores on one node is ignored.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from collections.abc import Sequence
 from vrm.ext.forecast.site.snapshot import Place, SiteJob, SiteNode, Snapshot
 
 MOST = 2048
-"""Slots of a site at most."""
+"""Greatest number of slots of a site."""
 
 
-def grain_of(site: Snapshot, cores: int) -> int:
-    """The cores of a slot, where our requests are of nodes with so many cores; 0: a slot is a node."""
+def cores_per_slot(site: Snapshot, cores: int) -> int:
+    """Return the number of cores of a slot; `cores` is the number on each node of our requests. 0: a slot is a
+    node."""
     wanted = [each for job in site.jobs for each in ([job.per_node] if job.nodes else [job.cores])]
     if all(2 * each > max(node.cores for node in site.nodes) for each in [*wanted, cores]) and all(
             job.nodes for job in site.jobs):
@@ -29,7 +30,7 @@ def grain_of(site: Snapshot, cores: int) -> int:
 
 
 def in_slots(site: Snapshot, grain: int) -> Snapshot:
-    """The site with slots instead of nodes; jobs have one core on each of theirs."""
+    """Return the site with slots instead of nodes; jobs have one core on each of their slots."""
     counts = [max(1, node.cores // grain) if grain else 1 for node in site.nodes]
     firsts = list(itertools.accumulate(counts, initial=0))
     nodes = [SiteNode(node.name, 1, None if node.classes is None else {name: 1 for name, held in node.classes.items()
@@ -43,12 +44,12 @@ def in_slots(site: Snapshot, grain: int) -> Snapshot:
 
 
 def slots_of(nodes: int, cores: int, grain: int) -> int:
-    """The slots of a job that wants cores on each of some nodes."""
+    """Return the number of slots of a job that needs `cores` cores on each of `nodes` nodes."""
     return nodes * max(1, -(-cores // grain)) if grain else nodes
 
 
 def _in_slots(job: SiteJob, grain: int, free: Sequence[list[int]]) -> SiteJob:
-    """A job; one that runs takes slots of its nodes that are `free` still."""
+    """Return a job with slots; a running one takes slots of its nodes that are still `free`."""
     number = slots_of(job.nodes, job.per_node, grain) if job.nodes else slots_of(1, job.cores, grain)
     places: list[Place] = []
     if job.places:

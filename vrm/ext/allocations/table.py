@@ -1,4 +1,4 @@
-"""The comparison for people, and what to type."""
+"""The comparison of requests as a table, and the commands to type."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from collections.abc import Sequence
 
 from vrm.ext.advice.advice import Spread
 from vrm.ext.allocations.compare import SURE, PartRequest, RequestForecast, widths
-from vrm.ext.allocations.shapes import Bounds, AllocationShape
-from vrm.ext.allocations.parts import part_name
-from vrm.ext.begin.wrapper import submit_commands
-from vrm.live.batch.base import Wrapper
+from vrm.ext.allocations.shapes import RequestLimits, AllocationShape
+from vrm.ext.allocations.queue_parts import part_name
+from vrm.ext.begin.batch_script import submit_commands
+from vrm.live.batch.base import BatchScript
 from vrm.model.quantities import clock
 from vrm.results.names import digits
 from vrm.run.reasons import clock as moment
 from vrm.system.printing.output import boxed
 
 SHOWN = 5
-"""Requests in the table, unless all are asked for: the best of each width, and of each number side by side."""
+"""Greatest number of requests in the table, unless all are requested: the best of each width and number of
+parallel chains."""
 
 
-class Typing(NamedTuple):
-    """What the commands say besides the shape: the batch system, the configuration (None: vrm.yaml), the queue, cores
-    of each node where whole nodes are not asked for, and the requests for each job alone."""
+class CommandTemplate(NamedTuple):
+    """What the commands contain in addition to the shape: the batch system, the configuration (None: vrm.yaml),
+    the queue, the cores of each node if whole nodes are not requested, and the requests for each job alone."""
 
     system: str
     config: str | None
@@ -34,7 +35,7 @@ class Typing(NamedTuple):
     each: Sequence[PartRequest] = ()
 
     def script(self, shape: AllocationShape, config: str | None, file: str) -> list[str]:
-        """The words of `vrm script` for one chain of a shape."""
+        """Return the words of `vrm script` for one chain of a shape."""
         words = ["script", *(["-c", config] if config is not None else []), f"--{self.system}", "-N", str(shape.nodes),
                  "-t", clock(int(shape.seconds))]
         words += ["--exclusive"] if self.cores is None else ["--cores", str(self.cores)]
@@ -43,12 +44,12 @@ class Typing(NamedTuple):
         return [*words, "-o", file, "--force"]
 
     def lines(self, shape: AllocationShape, done: int = 0) -> list[str]:
-        """What to type for a shape, of whose parts so many are submitted."""
+        """Return the commands for a shape; `done` of its parts are submitted already."""
         suffix = self.system
         if shape.at_once == 1:
             file = f"plan.{suffix}"
-            submit = submit_commands(self.system, Wrapper((), shape.nodes, int(shape.seconds), chain=shape.chain,
-                                                          file=file))
+            submit = submit_commands(self.system, BatchScript((), shape.nodes, int(shape.seconds), chain=shape.chain,
+                                                              file=file))
             return [f"vrm {shlex.join(self.script(shape, self.config, file))}", *submit]
         deal = ["vrm", "plan", *([self.queue] if self.queue else []), *(["-c", self.config] if self.config else []),
                 "--deal", str(shape.at_once)]
@@ -57,8 +58,8 @@ class Typing(NamedTuple):
                                     for chain, parts in itertools.groupby(order, key=lambda each: each[0]))]
 
     def chains(self, shape: AllocationShape) -> dict[AllocationShape, list[int]]:
-        """The chains side by side, and the numbers of the parts that ask for each: one chain, unless each job has a
-        request of its own."""
+        """Return the parallel chains, with the numbers of the parts that request each: one chain, unless each
+        job has its own request."""
         found: dict[AllocationShape, list[int]] = {}
         for number in range(1, shape.at_once + 1):
             one = shape._replace(at_once=1, each=False)
@@ -76,9 +77,10 @@ class Typing(NamedTuple):
             f"for p in {' '.join(map(str, parts))}; do {words.replace('@part@', '$p')}; done")
 
 
-def text(head: Sequence[str], found: Sequence[RequestForecast], typing: Typing, time: float, said: Sequence[str],
+def text(head: Sequence[str], found: Sequence[RequestForecast], typing: CommandTemplate, time: float,
+         said: Sequence[str],
          every: bool) -> str:
-    """The table, what to type, and what was assumed."""
+    """Return the table, the commands, and the assumptions."""
     shown = list(enumerate(found, 1))
     if not every:
         firsts = {id(each) for each in widths(found)[:SHOWN]}
@@ -96,7 +98,7 @@ def text(head: Sequence[str], found: Sequence[RequestForecast], typing: Typing, 
 
 
 def advice(found: Sequence[RequestForecast]) -> list[str]:
-    """What to ask for, in a sentence."""
+    """Return what to request, in a sentence."""
     first = found[0]
     if first.chance < SURE:
         return [f"No request is sure to do all jobs: no. 1 does it with a chance of {100 * first.chance:.0f} %. Type:"]
@@ -104,14 +106,15 @@ def advice(found: Sequence[RequestForecast]) -> list[str]:
 
 
 def _range(values: Spread, time: float) -> str:
-    """P50 and range as local times."""
+    """Return P50 and the range as local times."""
     p10, p50, p90 = (moment(time + value, time) if value < math.inf else "later" for value in values[1:])
     return f"{p50} ({p10} to {p90})" if p10 != p90 else p50
 
 
-def record(found: Sequence[RequestForecast], typing: Typing, bounds: Bounds, time: float, jobs: int, drawn: str,
+def record(found: Sequence[RequestForecast], typing: CommandTemplate, bounds: RequestLimits, time: float, jobs: int,
+           drawn: str,
            said: Sequence[str]) -> dict[str, Any]:
-    """It all as JSON values; times in seconds from `time` (seconds since the epoch)."""
+    """Return the comparison as JSON values; times are in seconds from `time` (seconds since the epoch)."""
     return {"format": 1, "time": time, "jobs": jobs, "drawn": drawn, "assumed": list(said),
             "partition": {**bounds._asdict(), "longest": bounds.longest if bounds.longest < math.inf else None},
             "requests": [{**each.record(), "type": typing.lines(each.shape)} for each in found]}

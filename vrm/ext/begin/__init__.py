@@ -1,1 +1,1 @@
-"""Before the first run: a configuration, a queue and a batch script are written, and all of it is checked."""
+"""Commands used before the first run: they write a configuration, a queue and a batch script, and check them."""

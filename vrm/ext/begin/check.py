@@ -1,7 +1,7 @@
-"""`vrm check`: a configuration with its queue. What can never run, and why, before anything runs.
+"""`vrm check`: checks a configuration with its queue, and reports what can never run, and why, before anything runs.
 
-Nothing is started and nothing is changed. A line of the queue is judged as the manager would judge
-it: the same readers, programs, trust and placement.
+It starts nothing and changes nothing. A line of the queue is checked as the manager would check it: with the same
+readers, programs, trust and placement.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from vrm.live.launch.base import Launcher, LaunchError, make_launcher
 from vrm.live.nodes.geometry import cluster_geometry
 from vrm.live.nodes.topology import TopologyError
 from vrm.live.site.classes import declared
-from vrm.ext.begin.doctor import Finding, ask_nodes, faulty
-from vrm.live.site.granted import stand_ins
+from vrm.ext.begin.diagnosis import Finding, ask_nodes, faulty
+from vrm.live.site.gpu_orders import stand_ins
 from vrm.live.site.programs import WantedProgram, program_fault
-from vrm.live.site.room import WholeNodes
+from vrm.live.site.capacity import WholeNodes
 from vrm.live.site.setup import describe, distrusted, judges, whole_nodes
 from vrm.model import Cluster, Job, Node
 from vrm.model.job import resolved
@@ -34,20 +34,20 @@ from vrm.scheduling import Scheduler
 from vrm.scheduling.placement.spread import stranger
 from vrm.system.trust import distrust
 from vrm.ext.measured.estimates import EstimateError, read_estimates
-from vrm.workload.following import Line, QueueFollower
+from vrm.workload.queue_follower import Line, QueueFollower
 from vrm.workload.grammar import LineError, QueueLine
 from vrm.ext.generate.npb import allows, rule
 
 MOST_SHOWN = 20
-"""Lines of the queue that are shown with the same sort of trouble; the others are counted."""
+"""Lines of the queue that are shown with the same kind of error; further ones are only counted."""
 
 Size = str | int
 
 
 @dataclass
-class Report:
-    """What was found. `usable`: a manager could start with this configuration; `lines` of the queue
-    name jobs, and those in `never` can never run."""
+class CheckReport:
+    """The findings. `usable`: a manager could start with this configuration; `lines`: number of lines of the queue
+    with jobs; `never`: number of those that can never run."""
 
     findings: list[Finding]
     usable: bool = True
@@ -55,18 +55,18 @@ class Report:
     never: int = 0
 
     def add(self, level: str, what: str, text: str, fix: str = "") -> None:
-        """Enter one finding."""
+        """Add one finding."""
         self.findings.append(Finding(level, what, text, fix))
 
 
 def check(config: str | None, env: Mapping[str, str], estimates: str | None = None,
-          sizes: dict[str, Size] | None = None, machine: str | None = None) -> Report:
+          sizes: dict[str, Size] | None = None, machine: str | None = None) -> CheckReport:
     """Check a configuration (None: every key's default) and its queue.
 
-    `estimates` is a table of `vrm calibrate` to compare the queue with. `sizes` (nodes, sockets,
-    cores) describe a machine other than this one; so does a `machine` file.
+    `estimates` is a table of `vrm calibrate` to compare the queue with. `sizes` (nodes, sockets, cores) describe
+    another machine than this one; so does a `machine` file.
     """
-    report = Report([])
+    report = CheckReport([])
     try:
         settings = load(config)
         problems = settings.check_files() or distrusted(settings)
@@ -104,17 +104,17 @@ def check(config: str | None, env: Mapping[str, str], estimates: str | None = No
     return report
 
 
-def _unusable(report: Report, error: ConfigError) -> Report:
+def _unusable(report: CheckReport, error: ConfigError) -> CheckReport:
     report.findings = [each for each in faulty(report.findings, error.problems)
-                       if (each.level, each.what) != ("ok", "nodes")]  # it names the policies
+                       if (each.level, each.what) != ("ok", "nodes")]  # that finding names the policies
     report.usable = False
     return report
 
 
-def _cluster(settings: Settings, env: Mapping[str, str], sizes: dict[str, Size], report: Report
+def _cluster(settings: Settings, env: Mapping[str, str], sizes: dict[str, Size], report: CheckReport
              ) -> tuple[Cluster | None, WholeNodes | None]:
-    """The nodes that jobs would have, None where that is not to be found out; and all of their cores, where the
-    batch job around has fewer."""
+    """Return the cluster that jobs would have (None: it cannot be found out), and its nodes with all of their cores if
+    the surrounding batch job has fewer."""
     try:
         allocation = find_allocation(env, settings.hosts.file)
         found, failed = ask_nodes(allocation, settings)
@@ -145,15 +145,15 @@ def _cluster(settings: Settings, env: Mapping[str, str], sizes: dict[str, Size],
     return Cluster(nodes, settings.licences), None if sizes else whole_nodes(settings, shape, env)
 
 
-def _described(settings: Settings, machine: str, report: Report) -> Cluster:
-    """The cluster of a machine file; ConfigError."""
+def _described(settings: Settings, machine: str, report: CheckReport) -> Cluster:
+    """Return the cluster of a machine file; raises ConfigError."""
     found = read_machine(machine)
     report.add("ok", "nodes", f"{describe(settings, found.nodes, False)} ({machine})")
     return Cluster(found.nodes, found.licences)
 
 
-def _launcher(settings: Settings, report: Report) -> Launcher | None:
-    """The launcher; None where there is none."""
+def _launcher(settings: Settings, report: CheckReport) -> Launcher | None:
+    """Return the launcher; None if there is none."""
     try:
         launcher = make_launcher(settings.launcher)
     except LaunchError as error:
@@ -165,8 +165,8 @@ def _launcher(settings: Settings, report: Report) -> Launcher | None:
 
 
 def _queue(settings: Settings, scheduler: Scheduler, nodes: Sequence[Node], launcher: Launcher | None,
-           known: Mapping[Any, Any] | None, report: Report, remedy: Callable[[Job], str]) -> None:
-    """Judge every line of the queue."""
+           known: Mapping[Any, Any] | None, report: CheckReport, remedy: Callable[[Job], str]) -> None:
+    """Check every line of the queue."""
     path = settings.applications.queue
     if not path.exists():
         report.add("note", "queue", f"{path} does not exist yet; a manager waits for it")
@@ -192,7 +192,7 @@ def _queue(settings: Settings, scheduler: Scheduler, nodes: Sequence[Node], laun
 
 
 def _missing(job: Job, indices: Sequence[int]) -> str:
-    """Which directories of a job or an array are not there; "" when all are."""
+    """Return which directories of a job or an array do not exist; "" if all do."""
     if not job.payload.directory:
         return ""
     places = dict.fromkeys(job.payload.own(index).directory for index in indices or (None,))
@@ -202,11 +202,11 @@ def _missing(job: Job, indices: Sequence[int]) -> str:
 
 
 class LineChecker:
-    """Judges the lines of a queue one after the other, as a manager that begins would."""
+    """Checks the lines of a queue one after the other, as a manager would at its start."""
 
     def __init__(self, settings: Settings, scheduler: Scheduler, nodes: Sequence[Node], launcher: Launcher | None,
-                 known: Mapping[Any, Any] | None, report: Report, remedy: Callable[[Job], str]) -> None:
-        """`remedy` says what to do for a job that does not fit."""
+                 known: Mapping[Any, Any] | None, report: CheckReport, remedy: Callable[[Job], str]) -> None:
+        """`remedy` returns advice for a job that does not fit."""
         self.settings = settings
         self.scheduler = scheduler
         self.nodes = nodes
@@ -221,7 +221,7 @@ class LineChecker:
         self._program: Callable[[WantedProgram], str] = lru_cache(maxsize=None)(self._program_fault)
 
     def judge(self, lines: list[Line]) -> None:
-        """Report of all of them what is wrong."""
+        """Check all lines and report what is wrong."""
         name = self.settings.applications.queue.name
         for line in lines:
             self.report.lines += 1
@@ -252,7 +252,7 @@ class LineChecker:
             self.report.add("wrong", place, f"{what}: {reason}" if what else reason)
 
     def _fault(self, wanted: QueueLine) -> str:
-        """Why a job can never run, or nothing."""
+        """Return why a job can never run; "" if it can."""
         fields = wanted.fields
         values = wanted.values_at(self.settings.applications.queue.parent)
         reason = next(filter(None, map(self._program, WantedProgram.named(values))), "")
@@ -289,7 +289,7 @@ class LineChecker:
         return program_fault(self.settings.applications, wanted, self.settings.trust)
 
     def _notes(self, place: str, wanted: QueueLine) -> None:
-        """What may go wrong with a job that can run; of each program once."""
+        """Report what may go wrong with a job that can run, once for each program."""
         for program in wanted.fields.get("coupled", ()):
             self._of_program(place, program.app, program.request.tasks)
         if "coupled" in wanted.fields:
@@ -308,7 +308,7 @@ class LineChecker:
                            f"its estimate is {wanted.seconds:g} s{ended}")
 
     def _of_program(self, place: str, app: str, ranks: int) -> None:
-        """What may go wrong with a program on so many ranks, whatever it runs beside."""
+        """Report what may go wrong with a program on this number of ranks, alongside any other jobs."""
         if not allows(app, ranks):
             self._note(place, ("ranks", app, str(ranks)),
                        f"{app} is a NAS benchmark by its name and runs on "

@@ -1,4 +1,4 @@
-"""How much time of CPUs this process may have."""
+"""Reads the limit on CPU time of this process."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from pathlib import Path
 
 
 def cpu_quota(root: str | os.PathLike[str] = "/") -> float | None:
-    """How many CPUs' worth of time the control groups of this process allow; None = no limit.
+    """Return the limit on CPU time by the control groups of this process, as a number of CPUs; None = no limit.
 
-    Containers are often given less time than cores; ranks on all cores are then stopped by
-    the kernel for part of every period. Version 1 and 2 of control groups are read, with all
-    groups above.
+    Containers often get less CPU time than they have cores; ranks on all cores are then stopped by the kernel for part
+    of every period. Version 1 and 2 of control groups are read, with all parent groups.
     """
     quotas: list[float | None] = []
     for line in _read(Path(root, "proc/self/cgroup")).splitlines():
@@ -25,7 +24,7 @@ def cpu_quota(root: str | os.PathLike[str] = "/") -> float | None:
 
 
 def _quota(folder: Path) -> float | None:
-    """CPUs' worth of time that one control group allows itself."""
+    """Return the limit of one control group by itself, as a number of CPUs."""
     words = _read(folder / "cpu.max").split() or [
         _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")]
     if len(words) == 2 and all(word.isdigit() for word in words) and int(words[1]):

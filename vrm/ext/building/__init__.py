@@ -1,1 +1,1 @@
-"""What vrm has in C is built with the compiler of the user."""
+"""Builds vrm's C code with the compiler of the user."""

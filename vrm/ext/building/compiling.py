@@ -1,8 +1,9 @@
-"""Builds what vrm has in C, with the user's compiler: shared libraries, and one program.
+"""Builds vrm's C code with the user's compiler: shared libraries, and one program.
 
-They are kept in the user's cache directory, which the nodes see as they see the home directory, one for
-each source, options and kind of machine, whichever compiler built it: so nodes without one have it, too. None is
-ever built in place: who has it mapped keeps a copy. Of each name the KEPT that were used last stay.
+Builds are kept in the user's cache directory, which nodes see as they see the home directory. There is one for each
+source, set of options and kind of machine, whichever compiler built it, so nodes without a compiler have it, too. A
+build is never changed in place: a process that has it mapped keeps its copy. For each name, the last KEPT used builds
+stay.
 """
 
 from __future__ import annotations
@@ -28,32 +29,33 @@ LIBRARY = (*PROGRAM, "-shared", "-fPIC", "-std=gnu99", "-fvisibility=hidden")
 
 COMPILERS = ("cc", "gcc", "clang", "icx", "nvc")
 KEPT = 8
-"""Builds of one name that are kept; others are removed when one is made."""
+"""Number of builds of one name that are kept; older ones are removed when one is made."""
 
 DAY = 86400.0
-"""Seconds after which the use of a build is noted again, as its time of change."""
+"""Seconds after which another use of a build is recorded, as its modification time."""
 
 SECONDS = 60.0
-"""Seconds that a compiler may take."""
+"""Maximum run time of a compiler, in seconds."""
 
 
 class CompileError(RuntimeError):
-    """It was not built, and why."""
+    """The build failed; the text says why."""
 
 
-class NotKept(CompileError):
-    """The cache cannot be used, and why; elsewhere it might be built."""
+class CacheError(CompileError):
+    """The cache cannot be used; the text says why. With another cache directory, the build might work."""
 
 
 def cache(env: Mapping[str, str] | None = None) -> Path:
-    """The directory in which all is kept."""
+    """Return the directory of all builds."""
     env = os.environ if env is None else env
     base = env.get("XDG_CACHE_HOME", "")
     return (Path(base) if base.startswith("/") else Path(env.get("HOME") or "~").expanduser() / ".cache") / "vrm"
 
 
 def find_compiler(env: Mapping[str, str] | None = None) -> str:
-    """The C compiler: that of the variable CC, else the first on PATH. CompileError without one."""
+    """Return the C compiler: that of the variable CC, otherwise the first on PATH. Raises CompileError if there is
+    none."""
     env = os.environ if env is None else env
     wished = shlex.split(env.get("CC", ""))[:1]
     for name in (*wished, *COMPILERS):
@@ -65,9 +67,9 @@ def find_compiler(env: Mapping[str, str] | None = None) -> str:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is built of a `source`: under which `name` it is kept, and with which `flags` before the source and
-    `options` behind it. `what` it is called in messages. It is built again when the source or one of the
-    `headers` changes."""
+    """What to build from `source`: the `name` under which the build is kept, the `flags` before the source and the
+    `options` after it. `what` is its name in messages. It is built again when the source or one of the `headers`
+    changes."""
 
     name: str
     what: str
@@ -78,24 +80,25 @@ class Recipe:
 
     @property
     def mark(self) -> str:
-        """What tells it from what other sources and options give."""
+        """Hash of the source, the headers and the options, which identifies the build."""
         digest = hashlib.sha256("\0".join((*self.flags, *self.options)).encode())
         for file in (*self.headers, self.source):
             digest.update(file.read_bytes())
         return digest.hexdigest()
 
     def kept(self, env: Mapping[str, str] | None = None) -> Path:
-        """Where it is kept, or would be. NotKept where somebody else could have put it there."""
+        """Return the path of the build, whether it exists or not. Raises NotKept if another user could have put it
+        there."""
         suffix = ".so" if "-shared" in self.flags else ""
         path = cache(env) / f"{self.name}-{platform.machine()}-{self.mark[:16]}{suffix}"
         allow = "set XDG_CACHE_HOME to a directory of your own"
         reason = distrust(path.parent, allow=allow, home=True) or distrust(path, allow=allow)
         if reason:
-            raise NotKept(reason)
+            raise CacheError(reason)
         return path
 
     def made(self, env: Mapping[str, str] | None = None) -> Path:
-        """The same, built when it is not there yet. CompileError when that cannot be done."""
+        """Return the path of the build, and build it first if it does not exist. Raises CompileError if that fails."""
         path = self.kept(env)
         if not path.is_file():
             self.build(path, env)
@@ -106,8 +109,8 @@ class Recipe:
         return path
 
     def _clean(self, path: Path) -> None:
-        """Remove the builds of this name that were used least lately."""
-        with contextlib.suppress(OSError):  # other processes may be doing the same
+        """Remove the least recently used builds of this name."""
+        with contextlib.suppress(OSError):  # other processes may do this at the same time
             found = sorted(path.parent.glob(f"{self.name}-{platform.machine()}-" + "[0-9a-f]" * 16 + path.suffix),
                            key=lambda each: -each.stat().st_mtime)
             for old in found[KEPT:]:
@@ -115,7 +118,7 @@ class Recipe:
                     old.unlink()
 
     def build(self, path: Path, env: Mapping[str, str] | None = None) -> None:
-        """Build it at this path. CompileError when that cannot be done."""
+        """Build it at this path. Raises CompileError if that fails."""
         compiler = find_compiler(env)
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -130,6 +133,6 @@ class Recipe:
                     raise CompileError(f"{compiler} cannot build {self.what}: {first}")
                 os.replace(made, path)
         except OSError as error:
-            raise NotKept(f"{path} cannot be made: {error}") from error
+            raise CacheError(f"{path} cannot be made: {error}") from error
         except subprocess.TimeoutExpired as error:
             raise CompileError(f"{compiler} cannot build {self.what}: it takes longer than {SECONDS:g} s") from error

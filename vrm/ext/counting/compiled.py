@@ -1,5 +1,5 @@
-"""Compression of reservations in C (`compress.c`), built with the user's compiler when a plan is first long;
-without a compiler it stays in Python, and takes longer. Both give the same plan to the last bit."""
+"""The compression of reservations in C (`compress.c`), built with the user's compiler when a plan first becomes
+long; without a compiler the slower Python version is used. Both give bit-identical plans."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 from collections.abc import Callable
 
 from vrm.model.job import Job
-from vrm.scheduling.backfilling.compressing import Compress, ReservationTable
+from vrm.scheduling.backfilling.compression import Compress, ReservationTable
 from vrm.scheduling.backfilling.profile import CountProfile
 from vrm.scheduling.orderings.queue import Key
 from vrm.ext.building.compiling import CompileError, Recipe
 
-# Without contraction: a product and a sum are rounded each, as Python does.
+# Without contraction, a product and a sum are rounded separately, as in Python.
 COMPRESS = Recipe("compress", "the compression of plans", Path(__file__).with_name("compress.c"),
                   options=("-ffp-contract=off", "-lm"))
 MORE = 4
-"""Steps that a move may add to a plan, at most."""
+"""Maximum number of steps that one move adds to a plan."""
 
 
 def compiled() -> Compress | None:
-    """`vrm.scheduling.backfilling.compressing.compress` in C; None where it cannot be built."""
+    """Return `vrm.scheduling.backfilling.compression.compress` in C; None if it cannot be built."""
     try:
         run = ctypes.CDLL(str(COMPRESS.made())).vrm_compress
     except (CompileError, OSError):

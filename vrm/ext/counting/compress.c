@@ -1,6 +1,6 @@
-/* Conservative backfilling's compression, as `vrm.scheduling.backfilling.compressing.compress` has it in Python: every
- * reservation, in the order of the queue, moves to its earliest hole. The same operations on the same
- * numbers, so the same plan to the last bit. */
+/* The compression of conservative backfilling: every reservation, in the order of the queue, moves to its earliest
+ * hole. It performs the same operations on the same numbers as the Python version,
+ * `vrm.scheduling.backfilling.compressing.compress`, so the plans are bit-identical. */
 
 #include <math.h>
 #include <stdint.h>
@@ -12,7 +12,7 @@ typedef struct {
     int64_t steps;
 } plan;
 
-/* The first step at `time` or later among the first `count`. */
+/* Returns the first step at `time` or later among the first `count`; `count` if there is none. */
 static int64_t at_or_after(const double *times, int64_t count, double time)
 {
     int64_t low = 0;
@@ -26,7 +26,7 @@ static int64_t at_or_after(const double *times, int64_t count, double time)
     return low;
 }
 
-/* The first step after `time` among the first `count`. */
+/* Returns the first step after `time` among the first `count`; `count` if there is none. */
 static int64_t after(const double *times, int64_t count, double time)
 {
     int64_t low = 0;
@@ -61,7 +61,7 @@ static void drop(plan *p, int64_t at)
     p->steps--;
 }
 
-/* Frees (or takes, if negative) units from begin to end. */
+/* Frees (or allocates, if negative) units from begin to end. */
 static void change(plan *p, double begin, double end, int64_t units)
 {
     int64_t first, last, at;
@@ -92,15 +92,15 @@ static int64_t most(const plan *p, double begin, double end)
     return found;
 }
 
-/* The first time from which `size` units are free for `duration` or until `limit`; `limit` if there is none
- * before. None begins at `until` or later. */
+/* Returns the first time from which `size` units are free for `duration`, or until `limit`; returns `limit` if there
+ * is none before it. The caller guarantees that no such time is at `until` or later. */
 static double hole(const plan *p, int64_t size, double duration, double limit, double until)
 {
     const double *times = p->times;
     const int64_t *free = p->free;
     int64_t stop = limit == INFINITY ? p->steps : at_or_after(times, p->steps, limit), begins = stop, at;
     double begin = -1.0, end = -1.0;
-    if (limit < INFINITY && stop && free[stop - 1] < size) { /* it must end before what blocks it last */
+    if (limit < INFINITY && stop && free[stop - 1] < size) { /* it must end before the last blocked steps */
         int64_t blocked = stop - 1;
         while (blocked && free[blocked - 1] < size)
             blocked--;
@@ -122,16 +122,16 @@ static double hole(const plan *p, int64_t size, double duration, double limit, d
                 begin = times[at];
                 end = begin + duration;
             }
-            if (at + 1 == stop || times[at + 1] >= end) /* a step lasts until the next, the last for ever */
+            if (at + 1 == stop || times[at + 1] >= end) /* a step lasts until the next one, the last step for ever */
                 return begin;
         }
     }
     return limit;
 }
 
-/* `times` and `free` have `steps` steps, and room for four more for each of the `rows` of `order`. `time` are
- * the starts, which are changed. `freed` is until when more is free than before, and gets until when moves
- * have made room for jobs that had had their turn. Returns the steps. */
+/* `times` and `free` have `steps` steps, and space for four more for each of the `rows` of `order`. `time` are
+ * the starts, which are changed. `freed` is the time until which more is free than before; it is set to the time
+ * until which moves have freed units for jobs handled earlier (-INFINITY if none). Returns the number of steps. */
 __attribute__((visibility("default")))
 int64_t vrm_compress(double *times, int64_t *free, int64_t steps, const int64_t *order, int64_t rows,
                      const int64_t *size, const double *duration, double *time, double *freed)

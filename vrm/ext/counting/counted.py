@@ -1,5 +1,6 @@
-"""What a run by counting leaves: the jobs as columns, and which of them started when. Ends, the queue and
-the machine over time, and the records of `vrm.simulation.results.Results` follow from these."""
+"""The record of a simulation that only counts free units: the jobs as columns, and which of them started when. The
+ends, the queue and the utilisation over time, and the records of `vrm.simulation.results.Results` are computed from
+these."""
 
 from __future__ import annotations
 
@@ -12,14 +13,14 @@ from vrm.simulation.results import OVERTOOK, Results, uninterrupted
 from vrm.workload.columns import Block
 
 BATCH = 1000
-"""Starts that are written at a time."""
+"""Number of starts that are written at a time."""
 
 
 class Counted:
-    """Records a run by counting.
+    """Records a simulation that only counts free units.
 
-    `log` has the numbers of the jobs in the order of their starts, ~number for one that was refused, and
-    `times` the times of these; `overtook` the places in `log` of those that were backfilled.
+    `log` has the numbers of the jobs in the order of their starts (~number for a refused job), and `times` the
+    times of these events; `overtook` are the positions in `log` of backfilled jobs.
     """
 
     def __init__(self, results: Results) -> None:
@@ -32,18 +33,18 @@ class Counted:
         self._written = False
         self._numbers = np.empty((4, 0), np.int64)  # id, processors, user, application
         self._seconds = np.empty((3, 0))  # submission, run time, estimate
-        self._handed = self._overtook = self._named = 0  # what has been handed over
+        self._handed = self._overtook = self._named = 0  # how much of `log`, `overtook`, applications was handed over
 
     def place(self, policy: Countable, cluster: Cluster) -> bool:
-        """Have the places of the jobs found where they are written; whether they are."""
+        """Have the placements of the jobs computed if their lines are written; return whether they are."""
         self._written = self._results.placed_by(lambda lines: Placer(policy, cluster, lines))
         return self._written
 
     def add(self, block: Block) -> int:
-        """Add jobs; the number of the first of them."""
+        """Add jobs; return the number of the first one."""
         import numpy as np
         first, self._jobs = self._jobs, self._jobs + len(block)
-        if self._jobs > self._numbers.shape[1]:  # room for twice as many
+        if self._jobs > self._numbers.shape[1]:  # at least double the capacity
             more = self._jobs
             self._numbers = np.concatenate([self._numbers, np.empty((4, more), np.int64)], 1)
             self._seconds = np.concatenate([self._seconds, np.empty((3, more))], 1)
@@ -53,17 +54,18 @@ class Counted:
         return first
 
     def columns(self, first: int, stop: int) -> list[list[Any]]:
-        """Ids, processors, submissions, run times and estimates of the jobs of these numbers."""
+        """Return ids, processors, submissions, run times and estimates of the jobs with numbers from `first` to
+        before `stop`."""
         return [column[first:min(stop, self._jobs)].tolist() for column in (*self._numbers[:2], *self._seconds)]
 
     def job(self, number: int, request: Request | None) -> Job:
-        """A job, with its request where that is more than its processors."""
+        """Return a job; `request` is its request if that is more than its processors."""
         job_id, procs, _, app = self._numbers[:, number].tolist()
         submit, _, estimate = self._seconds[:, number].tolist()
         return Job(job_id, list(self._results.apps)[app], procs, estimate, submit, request=request)
 
-    def hand_over(self, ended: int) -> None:
-        """Have the jobs written that have ended; so many have."""
+    def write_ended(self, ended: int) -> None:
+        """Write the jobs that have ended; `ended` is their total number."""
         import numpy as np
         with uninterrupted():
             log = np.array(self.log[self._handed:], np.int64)
@@ -80,14 +82,14 @@ class Counted:
             self._handed, self._overtook, self._named = len(self.log), len(self.overtook), len(apps)
 
     def finish(self, ended: int, moments: int) -> None:
-        """Record everything: so many jobs have ended, and so many moments have passed."""
+        """Record everything: `ended` jobs have ended, at `moments` distinct times something happened."""
         import numpy as np
         known = min(len(self.log), len(self.times))  # an interrupt may have come between them
         del self.log[known:], self.times[known:]
         while self.overtook and self.overtook[-1] >= known:
             self.overtook.pop()
         if self._written:
-            self.hand_over(ended)
+            self.write_ended(ended)
         log, starts = np.array(self.log, np.int64), np.array(self.times, float)
         self.log, self.times = [], []
         how = np.zeros(known, np.int64)
@@ -116,8 +118,8 @@ class Counted:
     @staticmethod
     def _moments(count: int, submits: Any, came: Any, procs: Any, starts: Any, begun: Any, ends: Any, ended: Any
                  ) -> Any:
-        """The first so many moments at which something happened: the time, jobs and cores queued, cores
-        busy. All times are rising; `came` is 0 for jobs that were refused."""
+        """Return the first `count` times at which something happened: time, queued jobs, queued cores, busy cores.
+        `submits`, `starts` and `ends` are sorted; `came` is 0 for jobs that were refused."""
         import numpy as np
         every = np.concatenate([submits, starts, ends])
         every.sort(kind="stable")
@@ -128,7 +130,7 @@ class Counted:
         found[:, 0] = at
 
         def until(when: Any, *amounts: Any) -> list[Any]:
-            """The sums of the amounts of what was at these times, until each moment."""
+            """Return the sums of the amounts of all events (at the times `when`) up to each moment."""
             place = np.searchsorted(when, at, "right")
             return [np.append(0, np.cumsum(each))[place] for each in amounts]
 

@@ -197,7 +197,7 @@ class CountingSimulator:
                     decide(now, self.free, start)
                 moments += 1
                 if len(log) >= due:
-                    counted.hand_over(self.ended)
+                    counted.write_ended(self.ended)
                     due += BATCH
                 if progress is not None and moments % 1000 == 0:
                     progress(now, self.ended, len(queue) - line.first)

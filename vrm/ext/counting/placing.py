@@ -1,4 +1,5 @@
-"""Gives the jobs of a run by counting their places, and makes their lines of `jobs.csv`."""
+"""Finds the placements of the jobs of a simulation that only counts free units (`vrm.ext.counting.counting`), and
+makes their lines of `jobs.csv`."""
 
 from __future__ import annotations
 
@@ -10,26 +11,26 @@ from vrm.model.cluster import Cluster
 from vrm.model.job import Job
 from vrm.model.placement import CoreLayout, Placement
 from vrm.results.job_columns import TextCells, pattern, places_cell, seconds_texts
-from vrm.results.places import PlacementText, Runs
+from vrm.results.placement_text import PlacementText, Runs
 from vrm.scheduling.placement.by_core import CorePolicy
 from vrm.scheduling.placement.lanes import LanePolicy
 from vrm.simulation.writers import Batch
 
 Countable = LanePolicy | CorePolicy
-"""Policies under which counts can say all."""
+"""Policies under which the number of free nodes or cores can be enough to decide when a job starts."""
 
 _LINE = pattern(status="completed", exit_code="", app_time="", exclusive="0", binding="unbound", reason="") + "\n"
 
 
 class FirstFree:
-    """Nodes or cores, of which always the first free ones are taken, in runs of neighbours."""
+    """Nodes or cores; the first free ones are always taken, as runs of consecutive numbers."""
 
     def __init__(self, units: int) -> None:
-        self._firsts = [0]  # of each free run, a heap; runs that touch are joined as they are taken
-        self._stops = [units] * (units + 1)  # one past the last of the run that begins there
+        self._firsts = [0]  # first unit of each free run, a heap; adjacent runs are merged when they are taken
+        self._stops = [units] * (units + 1)  # by first unit of a run: the unit after its last one
 
     def take(self, wanted: int) -> Runs:
-        """Take so many; there are as many."""
+        """Take the first `wanted` free units. At least that many must be free."""
         firsts, stops = self._firsts, self._stops
         runs = []
         first = heapq.heappop(firsts)
@@ -50,35 +51,36 @@ class FirstFree:
             stop = stops[first]
 
     def give(self, runs: Runs) -> None:
-        """Give back what was taken."""
+        """Free units that were taken."""
         for first, stop in runs:
             self._stops[first] = stop
             heapq.heappush(self._firsts, first)
 
 
 class PlaceColumns(Protocol):
-    """What is written of a job and its place (see `vrm.simulation.writers.JobLines`)."""
+    """Formats a job and its place for `jobs.csv` (see `vrm.simulation.writers.JobLines`)."""
 
     places: str
     text: PlacementText
     apps: TextCells
 
     def place(self, placement: Placement) -> tuple[str, str]:
-        """The columns `nodes` and `cores`."""
+        """Return the columns `nodes` and `cores`."""
 
 
 class Placer:
-    """Gives the jobs of `vrm.ext.counting.counting` their places: it counts what is free, and here the same
-    jobs start in the same order on an empty cluster, where there is time for it.
+    """Finds the placements of the jobs of `vrm.ext.counting.counting`. That simulation only counts free units; here
+    the same jobs start again in the same order on an empty cluster, when their lines are written (with many jobs,
+    in another process).
 
-    `lines` knows what is written of a job, and how.
+    `lines` defines which columns are written, and their format.
     """
 
     def __init__(self, policy: Countable, cluster: Cluster, lines: PlaceColumns) -> None:
         self._policy, self._cluster, self._lines = policy, cluster, lines
         self._sizes: dict[int, int] = {}
         self._apps: list[str] = []
-        self._running: list[tuple[float, int, Any, str]] = []  # end, id, what it holds, its line; a heap
+        self._running: list[tuple[float, int, Any, str]] = []  # end, id, units held, its line; a heap
         self._ended = 0
         self._take: Callable[[int, int], tuple[Any, str, str]] = self._book
         self._give: Callable[[Any], object] = cluster.release
@@ -90,7 +92,7 @@ class Placer:
             self._take, self._give = self._first_free(free, self._text(lines.text, cluster.layout)), free.give
 
     def _text(self, text: PlacementText, layout: CoreLayout) -> Callable[[Runs, int], tuple[str, str]]:
-        """What gives the columns of a job of so many ranks."""
+        """Return the function that formats the columns of a job, from its runs and its number of ranks."""
         if self._lines.places == "full":
             if isinstance(self._policy, LanePolicy):
                 share = self._policy.share
@@ -102,7 +104,7 @@ class Placer:
 
     def _first_free(self, free: FirstFree, columns: Callable[[Runs, int], tuple[str, str]]
                     ) -> Callable[[int, int], tuple[Any, str, str]]:
-        """What takes the first free nodes or cores."""
+        """Return a function that takes the first free nodes or cores for a job."""
         def take(job_id: int, procs: int) -> tuple[Any, str, str]:
             size = self._sizes.get(procs)
             if size is None:
@@ -112,7 +114,7 @@ class Placer:
         return take
 
     def _book(self, job_id: int, procs: int) -> tuple[Any, str, str]:
-        """Takes what the policy says."""
+        """Place a job with the policy; return what it holds and its columns."""
         job = Job(job_id, "", procs, 1.0)
         placement = self._policy.place(job, self._cluster)
         assert placement, "what was counted as free is not free"
@@ -120,8 +122,8 @@ class Placer:
         return (job_id, *self._lines.place(placement))
 
     def made(self, batch: Batch, refused: list[str]) -> list[str]:
-        """The lines of the jobs that have ended since the batch before; `refused` are those of jobs that
-        were refused, in order."""
+        """Return the lines of the jobs that have ended since the previous batch; `refused` are the lines of refused
+        jobs, in order."""
         import numpy as np
         ended, count, numbers, times, apps = batch
         self._apps += map(self._lines.apps.__getitem__, apps)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from collections.abc import Callable, Iterable
 
 from vrm.model.cluster import Cluster
-from vrm.scheduling.backfilling.compressing import ReservationTable, fastest
+from vrm.scheduling.backfilling.compression import ReservationTable, fastest
 from vrm.scheduling.backfilling.profile import CountProfile, Slot
 from vrm.scheduling.placement.by_core import CorePolicy
 from vrm.scheduling.placement.lanes import LanePolicy

@@ -1,1 +1,1 @@
-"""Energy of jobs, measured and limited: their frequencies, the cap on power, and the backfilling `eamc`."""
+"""Energy of jobs, measured and limited: frequencies of cores, the cap on power, and the backfilling `eamc`."""

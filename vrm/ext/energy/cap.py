@@ -1,4 +1,4 @@
-"""A cap on power over time."""
+"""A cap on power that changes over time."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Cap:
-    """The most watts that the machine may draw, as steps of time (seconds) and watts. Before the first
-    step its watts count, after the last one the last's."""
+class PowerLimit:
+    """The most watts that the machine may draw, as steps of time (seconds) and watts. Each step is valid until the
+    next one; before the first step its watts are valid, too."""
 
     steps: tuple[tuple[float, float], ...]
 
@@ -25,8 +25,9 @@ class Cap:
             raise ValueError("a cap has steps, at times of 0 s or more")
 
     @classmethod
-    def of(cls, text: str) -> Cap:
-        """That of a text as `5000`, or `0=5000 28800=3000`. ValueError for another."""
+    def of(cls, text: str) -> PowerLimit:
+        """Return the cap of a text such as `5000`, or `0=5000 28800=3000` (seconds=watts). Raises ValueError for
+        another text."""
         steps = []
         for word in str(text).split():
             time, equals, watts = word.rpartition("=")
@@ -42,18 +43,18 @@ class Cap:
 
     @property
     def most(self) -> float:
-        """The highest cap that there ever is."""
+        """The highest cap over all time, in watts."""
         return max(watts for _, watts in self.steps)
 
     @property
     def least(self) -> float:
-        """The lowest cap that there ever is."""
+        """The lowest cap over all time, in watts."""
         return min(watts for _, watts in self.steps)
 
     def at(self, time: float) -> float:
-        """The cap at a time."""
+        """Return the cap (watts) at a time."""
         return self.steps[max(0, bisect.bisect_right(self.steps, (time, math.inf)) - 1)][1]
 
     def after(self, time: float) -> list[float]:
-        """The times of later steps."""
+        """Return the times of later steps."""
         return [step for step, _ in self.steps if step > time]

@@ -1,4 +1,4 @@
-"""The database of programs (YAML). What is wrong is reported with file, line, key and the fix.
+"""Reads the database of programs (YAML). Errors are reported with file, line, key and the fix.
 
 `vrm energy measure` fills it:
 
@@ -16,13 +16,13 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from vrm.ext.energy.keys import FROM0, Above0
-from vrm.config.kinds import STRICT, kind
+from vrm.config.validators import STRICT, kind
 from vrm.config.yaml_reader import Document
-from vrm.model.measured.energy import Measured, Programs
+from vrm.model.measured.energy import MeasuredProgram, Programs
 
 
 class MeasurementEntry(BaseModel):
-    """A measurement."""
+    """One measurement of a program on a class of nodes."""
 
     model_config = STRICT
     seconds: Above0
@@ -51,8 +51,8 @@ class Database(BaseModel):
 
 
 def read_programs(path: str | os.PathLike[str]) -> Programs:
-    """The database of a file. Raises ConfigError with everything that is wrong."""
+    """Return the database in a file. Raises ConfigError with all errors in it."""
     found = Document.read(path, 4, "Programs: {lu.C: {p1: " + _ONE + "}}").checked(Database)
-    return Programs({app: {name: Measured(each.seconds, each.watts, each.CPI, each.TPI, each.frequency)
+    return Programs({app: {name: MeasuredProgram(each.seconds, each.watts, each.CPI, each.TPI, each.frequency)
                            for name, each in classes.items()}
                      for app, classes in found.programs.items()})

@@ -1,20 +1,20 @@
-"""Energy-aware scheduling on several classes of nodes (EAMC; M. D'Amico, PhD thesis, UPC, 2021,
-chapter 6), and the baselines that it is compared with.
+"""Energy-aware scheduling on several classes of nodes (EAMC; M. D'Amico, PhD thesis, UPC, 2021, chapter 6), and the
+baselines that it is compared with.
 
-Every waiting job is offered on each class on which its program was measured, at the frequency that is
-best there; these entries are put in order by the variant, and backfilled as under EASY: the first entry
-of each class that does not fit has a reservation. When one entry of a job starts the others are gone.
+Every waiting job is a candidate on each class on which its program was measured, at the frequency that is best there.
+The variant orders these entries, and they are backfilled as in EASY: the first entry of each class that does not fit
+has a reservation. When one entry of a job starts, its other entries are removed.
 
 | variant | order of the entries |
 |---|---|
 | reorder | job after job; the classes of a job from the best to the worst |
 | priority-inc | first the best class of every job, then the second best of every job, and so on |
-| priority-inc-v | the same, and last of all those that are worse than the best by more than `threshold` |
-| base | the best class of a job alone, at the highest frequency |
+| priority-inc-v | as priority-inc, but entries worse than the best of their job by more than `threshold` are last |
+| base | only the best class of each job, at the highest frequency |
 | min-runtime | job after job, its classes in the order of the database, at the fastest frequency |
-| min-energy | the same, at the frequency with the least energy |
+| min-energy | as min-runtime, at the frequency with the least energy |
 
-A job whose program was not measured runs where it fits, at the frequency that nodes have by themselves.
+A job whose program was not measured runs on any class where it fits, at the default frequency of the nodes.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ from vrm.model.job import Infeasible, Job
 from vrm.model.policies import CountingPolicy
 from vrm.model.measured.power import MARK
 from vrm.scheduling.backfilling.dispatcher import Dispatcher, Starts
-from vrm.scheduling.orderings.queue import Waiting
+from vrm.scheduling.orderings.queue import QueueView
 from vrm.scheduling.backfilling.shadow import Shadow, admitted
 
 GOALS = {"reorder": BALANCED, "priority-inc": BALANCED, "priority-inc-v": BALANCED, "base": HIGHEST,
          "min-runtime": RUNTIME, "min-energy": ENERGY}
-"""The variants, and what each chooses frequencies for."""
+"""The variants, and the goal by which each chooses frequencies."""
 
 
 class Candidate(NamedTuple):
-    """A job on a class of nodes ("": on any); `asks` is the job as it would be there."""
+    """A job on a class of nodes (`name`; "": any class). `asks` is the job with the request and the times that it
+    would have there. The lowest `score` is the best."""
 
     job: Job
     asks: Job
@@ -64,14 +65,14 @@ class Eamc(Dispatcher):
         self._left: tuple[Cluster | None, int] = (None, -1)
 
     def copy(self, view: Cluster) -> Dispatcher:
-        """An independent copy; reservations are made again."""
+        """Return an independent copy; reservations are made again."""
         twin = Eamc(self.variant, self.weight, self.threshold)
         twin._classes = self._classes
         return twin
 
-    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: CountingPolicy,
+    def decide(self, now: float, waiting: QueueView, view: Cluster, policy: CountingPolicy,
                heads: int) -> Starts:
-        """The jobs that start now, each with the frequency of its entry."""
+        """Yield the jobs that start now, each with the frequency of its entry."""
         if not self._classes:
             self._classes = {power.name: power for each in view.classes
                              if (power := each.node.power) is not None}
@@ -98,14 +99,14 @@ class Eamc(Dispatcher):
                 started.add(entry.job.id)
                 yield entry.job, placement
 
-    def _forget(self, waiting: Waiting, jobs: list[Job]) -> None:
-        """Drop the entries of jobs that do not wait any more."""
+    def _forget(self, waiting: QueueView, jobs: list[Job]) -> None:
+        """Drop the entries of jobs that no longer wait."""
         if len(self._entries) > 2 * len(jobs) + 100:
             there = {job.id for job in jobs}
             self._entries = {each: found for each, found in self._entries.items() if each in there}
 
     def _in_order(self, jobs: list[Job], view: Cluster, policy: CountingPolicy) -> Iterator[Candidate]:
-        """The entries of all jobs, as the variant has them."""
+        """Yield the entries of all jobs in the order of the variant."""
         if not self.variant.startswith("priority"):
             for job in jobs:
                 yield from self._of(job, view, policy)
@@ -126,7 +127,7 @@ class Eamc(Dispatcher):
             yield from each
 
     def _of(self, job: Job, view: Cluster, policy: CountingPolicy) -> list[Candidate]:
-        """The entries of a job, in the order in which its classes are tried."""
+        """Return the entries of a job, in the order in which its classes are tried."""
         known = self._entries.get(job.id)
         if known is None or known[0] is not job:
             known = self._entries[job.id] = job, self._made(job, view, policy)
@@ -135,7 +136,7 @@ class Eamc(Dispatcher):
     def _made(self, job: Job, view: Cluster, policy: CountingPolicy) -> list[Candidate]:
         offers = list(view.programs.offers(job.app, self._classes, GOALS[self.variant], self.weight))
         if GOALS[self.variant] in (BALANCED, HIGHEST):
-            offers.sort(key=lambda offer: offer.score)  # stable: equal ones as they were measured
+            offers.sort(key=lambda offer: offer.score)  # stable: equal ones stay in the order of the database
         found = []
         for offer in offers:
             entry = _entry(job, offer)
@@ -148,9 +149,9 @@ class Eamc(Dispatcher):
             del found[1:]
         return found or [Candidate(job, job, "", 0.0, 0.0)]
 
-    def reservations(self, now: float, waiting: Waiting, view: Cluster,
+    def reservations(self, now: float, waiting: QueueView, view: Cluster,
                      policy: CountingPolicy) -> dict[int, float]:
-        """Those of the last step: when the first job that waits for each class can start at the latest."""
+        """Return the reservations of the last step: the latest start of the first job that waits for each class."""
         found: dict[int, float] = {}
         for known in self._reserved.values():
             if known.time < math.inf and waiting.holds(known.job):
@@ -159,7 +160,7 @@ class Eamc(Dispatcher):
 
 
 def _entry(job: Job, offer: ClassOffer) -> Candidate:
-    """A job as it would be on a class: there alone, and slower or faster."""
+    """Return a job restricted to a class, with its times on that class."""
     request = job.request._replace(features=job.request.features | {f"{MARK}{offer.name}"})
     asks = job.but(request=request, walltime=job.walltime * offer.pace,
                    expected=job.expected * offer.pace)

@@ -1,5 +1,5 @@
-"""The keys of energy: `Energy` of the configuration and of node classes, tables of coefficients (CSV), and `PowerCap`.
-What is wrong is reported with file, line, key and the fix."""
+"""Configuration keys of energy: `Energy` of the configuration and of node classes, tables of coefficients (CSV), and
+`PowerCap`. Errors are reported with file, line, key and the fix."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainSerializer, ValidationInfo
 from pydantic_core import PydanticCustomError
 
-from vrm.config.kinds import OURS, STRICT, defaults, group, kind
+from vrm.config.validators import OURS, STRICT, defaults, group, kind
 from vrm.config.problems import ConfigError, Problem
-from vrm.config.values import FilePath, Switch
+from vrm.config.value_types import FilePath, Switch
 from vrm.config.yaml_reader import reason
 from vrm.model.measured.energy import Coefficients, PowerClass
-from vrm.ext.energy.cap import Cap
+from vrm.ext.energy.cap import PowerLimit
 
 COLUMNS = "from_ghz,to_ghz,A,B,C,D,E,F"
 """The first line of a table of coefficients."""
@@ -34,7 +34,7 @@ def _ours(message: str, hint: str) -> PydanticCustomError:
 
 
 def _table(value: Any, info: ValidationInfo) -> Any:
-    """The path of a table, absolute, of which each line is understood."""
+    """Return the absolute path of a table after reading it; an error in it is reported as an error of the key."""
     if value is None:
         return None
     base = info.context.directory if info.context else ""
@@ -69,14 +69,14 @@ class Energy(BaseModel):
         lambda path: path, return_type=str | None)] = Field(None, validate_default=False)
 
     def power(self) -> PowerClass:
-        """As the scheduler knows it. Without `frequencies` those of the table count."""
+        """Return the class in the form of the scheduler. Without `frequencies`, those of the table are used."""
         table = read_coefficients(self.coefficients) if self.coefficients else {}
         frequencies = tuple(self.frequencies) or tuple(sorted({to for _, to in table}))
         return PowerClass(self.name, self.idle, self.busy, frequencies, table)
 
 
 def read_coefficients(path: str | os.PathLike[str]) -> dict[tuple[float, float], Coefficients]:
-    """The table of a class: lines as COLUMNS say. Raises ConfigError with the first line that is wrong."""
+    """Return the table of a class, with columns as in COLUMNS. Raises ConfigError for the first wrong line."""
     file = os.fspath(path)
 
     def wrong(line: int | None, message: str, hint: str) -> ConfigError:
@@ -104,11 +104,12 @@ def read_coefficients(path: str | os.PathLike[str]) -> dict[tuple[float, float],
         if (begin, end) in found:
             raise wrong(number, f"{begin:g} to {end:g} GHz is there twice", "remove one of the lines")
         found[begin, end] = entry
-    return {between: entry for between, entry in found.items() if any(entry)}  # zeros: it cannot be had
+    return {between: entry for between, entry in found.items() if any(entry)}  # zeros: not available
 
 
 def _coefficients(line: str) -> tuple[float, float, Coefficients]:
-    """Two frequencies and the coefficients between them. Raises ValueError or TypeError unless it is eight numbers."""
+    """Return two frequencies and the coefficients between them. Raises ValueError or TypeError unless the line has
+    eight numbers."""
     begin, end, *six = map(float, line.split(","))
     if not all(-1e9 <= each <= 1e9 for each in six):
         raise ValueError
@@ -118,10 +119,10 @@ def _coefficients(line: str) -> tuple[float, float, Coefficients]:
 # ------------------------------------------------------------------------------------------ caps
 
 
-def read_cap(path: str | os.PathLike[str]) -> Cap:
-    """The cap of a file with a line `time,watts` for each step, ascending. A time is in seconds, in a simulation
-    those of the workload, or a date as 2026-11-23 08:00, for live runs. A line of words first, and lines
-    that begin with #, are passed over. Raises ConfigError."""
+def read_cap(path: str | os.PathLike[str]) -> PowerLimit:
+    """Return the cap in a file with a line `time,watts` for each step, ascending. A time is in seconds (in a
+    simulation those of the workload), or for live runs a date such as 2026-11-23 08:00. A first line of words, and
+    lines that begin with #, are skipped. Raises ConfigError."""
     file = os.fspath(path)
     steps: list[tuple[float, float]] = []
 
@@ -143,26 +144,27 @@ def read_cap(path: str | os.PathLike[str]) -> Cap:
         try:
             time, watts = text.split(",")
             steps.append((_time(time.strip()), float(watts)))
-            Cap(tuple(steps))
+            PowerLimit(tuple(steps))
         except ValueError as error:
             said = str(error) if " cap " in str(error) else "this is not a step of a cap"
             raise wrong(number, said) from None
     if not steps:
         raise wrong(None, "it has no step")
-    return Cap(tuple(steps))
+    return PowerLimit(tuple(steps))
 
 
 def _time(text: str) -> float:
-    """Seconds, or a date of this place as seconds since 1970; ValueError."""
+    """Return seconds; a local date is converted to seconds since 1970. Raises ValueError."""
     return datetime.fromisoformat(text).timestamp() if "-" in text else float(text)
 
 
 def cap_text(value: Any, base: str) -> str:
-    """The text of a cap (see `Cap.of`) for what a user gives: watts, such a text, or the path of a file
-    from a directory on. Raises ConfigError, or ValueError for a number that is none."""
+    """Return the text of a cap (see `PowerLimit.of`) for the value that a user gives: watts, such a text, or the path
+    of a file, relative to the directory `base`. Raises ConfigError, or ValueError for numbers that are not a valid
+    cap."""
     text = str("" if value is None else value).strip()
     try:
-        return str(Cap.of(text)) if text else ""
+        return str(PowerLimit.of(text)) if text else ""
     except ValueError:
         if all(map(_number, text.replace("=", " ").split())):
             raise
@@ -193,23 +195,24 @@ PowerCap = Annotated[str, BeforeValidator(_power_cap)]
 
 
 class EnergySection(BaseModel):
-    """What is known of the energy of programs, and what may be done with it."""
+    """What is known about the energy of programs, and how it is used."""
 
     model_config = STRICT
-    database: FilePath | None = None  # the database of programs; None = nothing is known
+    database: FilePath | None = None  # the database of programs; None = no program is known
     frequency: Switch = True  # set the cores' frequency where a policy chooses one and the user may
 
 
 def energy() -> tuple[Any, Any]:
-    """The key `Energy`."""
+    """Return the type and default of the key `Energy`."""
     return Annotated[EnergySection, group("{Database: energy.yaml}")], Field(default_factory=defaults)
 
 
 def power_cap() -> tuple[Any, Any]:
-    """The key `PowerCap`: the most watts that the machine may draw, over time; "" for any."""
+    """Return the type and default of the key `PowerCap`: the most watts that the machine may draw, over time; "" for
+    no limit."""
     return PowerCap, ""
 
 
 def of_nodes() -> tuple[Any, Any]:
-    """The key `Energy` of a class of nodes."""
+    """Return the type and default of the key `Energy` of a class of nodes."""
     return Annotated[Energy | None, kind("a group of keys", "{Name: p1, Idle: 90}")], None

@@ -1,4 +1,4 @@
-"""The part of the manager that has agents measure the energy of jobs, and set the frequencies of their cores."""
+"""The part of the manager that makes agents measure the energy of jobs and set the frequencies of their cores."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from collections.abc import Mapping, Sequence
 
 from vrm.ext.energy.nodes import power
 from vrm.live.manager.liverun import LiveRun
-from vrm.live.manager.part import JobLeft, Launched, Part, RecordPrepared
+from vrm.live.manager.part import JobReleased, JobLaunched, Part, RecordPrepared
 from vrm.live.manager.records.records import EndedJob
-from vrm.live.nodes.outcomes import AgentOrder
+from vrm.live.nodes.agent_events import AgentOrder
 from vrm.model import Booking
 
 ANSWER = 5.0
-"""Seconds after the end of a job in which its nodes may say what they used; nobody waits longer."""
+"""Seconds after the end of a job in which its nodes may report what they used; after that nobody waits for them."""
 
 NO_JOB = -1
-"""The number of no job, of which a node is asked only to put back what an agent that was killed had set."""
+"""The job number in a request that belongs to no job: it only makes a node restore what a killed agent had set."""
 
 
 @dataclass(frozen=True)
-class Metered:
-    """A node was asked at the begin or the end of a job: the joules that it used in between (None: not known),
-    and why it could not set the frequency."""
+class EnergyRead:
+    """The answer of a node at the begin or the end of a job: the joules that the node used in between (None: unknown),
+    and why it could not set the frequency ("": no error)."""
 
     host: str
     job_id: int
@@ -34,10 +34,10 @@ class Metered:
     error: str
 
 
-def _read(host: str, request: Mapping[str, Any], answer: Mapping[str, Any]) -> Metered:
+def _read(host: str, request: Mapping[str, Any], answer: Mapping[str, Any]) -> EnergyRead:
     energy = answer["energy"]
-    return Metered(host, request["job"], bool(request["begin"]), None if energy is None else float(energy),
-                   str(answer["error"]))
+    return EnergyRead(host, request["job"], bool(request["begin"]), None if energy is None else float(energy),
+                      str(answer["error"]))
 
 
 POWER = AgentOrder("power", (power.__file__,), _read)
@@ -54,34 +54,34 @@ class _Measured:
 
 
 class EnergyPart(Part):
-    """Measures the energy of jobs on nodes of which something is known, and sets their frequencies. It knows jobs from
-    their start until they are recorded."""
+    """Measures the energy of jobs on nodes with known power values, and sets their frequencies. It keeps data of a job
+    from its start until the job is recorded."""
 
-    observes = (Launched, JobLeft, Metered, RecordPrepared)
+    observes = (JobLaunched, JobReleased, EnergyRead, RecordPrepared)
 
     def __init__(self, live: LiveRun) -> None:
         self.live = live
         self._jobs: dict[int, _Measured] = {}
-        self._unset = False  # it was said that frequencies cannot be set
+        self._unset = False  # whether the warning was given that frequencies cannot be set
 
     def begin(self, selector: selectors.BaseSelector) -> None:
-        """Nothing stays as a manager that was killed has set it."""
+        """Make all nodes restore the frequencies that a killed manager had set."""
         self.live.watch.order(POWER, NO_JOB, {node.name: {"begin": None} for node in self.live.cluster.nodes
                                               if node.power is not None})
 
     def observe(self, event: object) -> None:
         """Follow jobs from their starts to their records."""
-        if isinstance(event, Launched):
+        if isinstance(event, JobLaunched):
             self._starts(self.live.running[event.job.id].booking)
-        elif isinstance(event, JobLeft):
+        elif isinstance(event, JobReleased):
             self._left(event.job.id)
-        elif isinstance(event, Metered):
+        elif isinstance(event, EnergyRead):
             self._answered(event)
         elif isinstance(event, RecordPrepared):
             self._complete(event.outcome)
 
     def _starts(self, booking: Booking) -> None:
-        """Measure a job, and set its frequency (GHz; 0: it is not set)."""
+        """Start to measure a job, and set its frequency (GHz; 0: not set)."""
         live, placement = self.live, booking.placement
         nodes = live.cluster.nodes
         if all(nodes[node].power is None for node in placement.nodes):
@@ -94,13 +94,13 @@ class EnergyPart(Part):
             self._jobs[booking.job.id] = _Measured(list(cpus), frequency)
 
     def _left(self, job_id: int) -> None:
-        """A job has left its cores, which are as they were again."""
+        """Request the energy of a job that has left its cores; the nodes also restore the frequencies of these."""
         job = self._jobs.get(job_id)
         if job is not None:
             job.until = time.monotonic() + ANSWER
             job.waiting_for = self.live.watch.order(POWER, job_id, {host: {"begin": False} for host in job.hosts})
 
-    def _answered(self, event: Metered) -> None:
+    def _answered(self, event: EnergyRead) -> None:
         job = self._jobs.get(event.job_id)
         if job is None:
             return
@@ -116,12 +116,13 @@ class EnergyPart(Part):
             job.joules[event.host] = event.energy
 
     def keeps(self, job_id: int) -> bool:
-        """Whether a node may still say what a job that has ended has used."""
+        """Return whether a node may still report what a job that has ended has used."""
         job = self._jobs.get(job_id)
         return job is not None and bool(job.waiting_for) and time.monotonic() < job.until
 
     def _complete(self, outcome: EndedJob) -> None:
-        """Add the joules of a job, where each of its nodes has said them, and the frequency that was set."""
+        """Add the joules of a job to its record, if each of its nodes has reported them, and the frequency that was
+        set."""
         job = self._jobs.pop(outcome.job.id, None)
         if job is None or outcome.booking is None:
             return

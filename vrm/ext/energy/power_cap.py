@@ -1,8 +1,9 @@
-"""A cap on power, as a constraint: a job starts only where what it draws is left at every moment of its walltime.
+"""A cap on power, as a constraint: a job starts only if the power that it draws is available at every moment of its
+walltime.
 
-The cap holds as long as jobs draw what is known of them, and end by their walltimes. Under it a job takes what it adds
-to the idle power of all nodes; what is left for jobs is the cap less that idle power. Amounts are whole milliwatts, so
-that what is given back is exactly what was taken.
+The cap holds as long as jobs draw what is known of them, and end by their walltimes. A job takes what it adds to the
+idle power of all nodes; jobs together can take the cap minus that idle power. Amounts are whole milliwatts, so that a
+release returns exactly the amount that was allocated.
 """
 
 from __future__ import annotations
@@ -18,24 +19,25 @@ from vrm.model.placement import Placement
 from vrm.model.measured.energy import Programs
 from vrm.model.measured.power import draw
 from vrm.model.node import Node
-from vrm.ext.energy.cap import Cap
+from vrm.ext.energy.cap import PowerLimit
 from vrm.scheduling.registry import PolicyError
 
 
 class PowerCap(Constraint):
-    """What a cap leaves for jobs, in milliwatts, and what those take that run in a view of the machine.
+    """The power that a cap leaves for jobs, and the power that the running jobs in a view of the machine take, in
+    milliwatts.
 
-    A job takes its amount from its start to the end of its walltime; one that runs longer takes it for
-    ever, until it is gone.
+    A job takes its amount from its start to the end of its walltime; a job that runs longer keeps its amount until it
+    ends.
     """
 
     __slots__ = ("_nodes", "_programs", "_uniform", "_times", "_levels", "_last", "held", "total", "_floor")
 
     def __init__(self, cap: str, cluster: Cluster) -> None:
-        """`cap` is a text as of `Cap.of`. Raises PolicyError for another, and for a cap that does not leave the nodes
-        their idle power."""
+        """`cap` is a text for `PowerLimit.of`. Raises PolicyError for an invalid one, and for a cap that is below the
+        idle power of the nodes."""
         try:
-            steps = Cap.of(cap)
+            steps = PowerLimit.of(cap)
         except ValueError as error:
             raise PolicyError(f"PowerCap: `{cap}`: {error}; give watts, as 5000, or steps of seconds and "
                               "watts, as `0=5000 28800=3000`") from None
@@ -49,7 +51,7 @@ class PowerCap(Constraint):
         self._uniform = len({(one.node.cores, one.node.power) for one in cluster.classes}) == 1
         self._times = [time for time, _ in steps.steps]
         self._levels = [int((watts - idle) * 1000) for _, watts in steps.steps]
-        self._last: list[tuple[Job, Placement, int]] = []  # the amount that was asked for last, of all copies
+        self._last: list[tuple[Job, Placement, int]] = []  # the last computed amount, shared by all copies
         self.held: dict[int, tuple[float, int]] = {}  # end and amount
         self.total = 0
         self._floor: int | None = None
@@ -63,7 +65,7 @@ class PowerCap(Constraint):
         return twin
 
     def depends(self, job: Job) -> bool:
-        """Return whether what a job draws is predicted from where it runs: its user has not said it."""
+        """Return whether a job's power is predicted from where it runs, because its user has not given it."""
         return not job.watts
 
     def uniform(self) -> bool:
@@ -71,11 +73,11 @@ class PowerCap(Constraint):
         return self._uniform
 
     def most(self) -> int:
-        """Return what there ever is for a job."""
+        """Return the most milliwatts that can ever be available for jobs."""
         return max(self._levels)
 
     def _added(self, job: Job, placement: Placement) -> int:
-        """Milliwatts that a job draws there above idle nodes; 0 where that is not known."""
+        """Return the milliwatts that a job adds to idle nodes in this placement; 0 if that is unknown."""
         for known, where, amount in self._last:
             if known is job and where is placement:
                 return amount
@@ -84,13 +86,13 @@ class PowerCap(Constraint):
         return amount
 
     def _need(self, job: Job, alone: Placement | None) -> int | None:
-        """Milliwatts that a job adds on the empty machine; None where that is not known."""
+        """Return the milliwatts that a job adds on the empty machine; None if that is unknown."""
         if job.watts:
             return max(0, round(job.watts * 1000))
         return None if alone is None else added(job, alone, self._nodes, self._programs)
 
     def never(self, job: Job, alone: Placement | None) -> str:
-        """Return why a job can never start: what it draws is not known, or is never left."""
+        """Return why a job can never start: its power is unknown, or is never available; "" if it can."""
         need = self._need(job, alone)
         if need is None:
             return (f"PowerCap: what {job.app} draws is not known; say watts=N in its line, or Busy: N in the Energy "
@@ -101,29 +103,30 @@ class PowerCap(Constraint):
         return ""
 
     def allows(self, job: Job, placement: Placement | None, begin: float, end: float) -> bool:
-        """Return whether what the job draws is left."""
+        """Return whether the power of the job is available."""
         left = self.room(begin, end)
         if left <= 0 or job.watts * 1000 > left:
             return False
         return placement is None or self._added(job, placement) <= left
 
     def take(self, job: Job, placement: Placement, begin: float, end: float) -> None:
-        """A job takes an amount up to an end."""
+        """Allocate the power of a job until `end`."""
         amount = self._added(job, placement)
         self.held[job.id] = end, amount
         self.total += amount
 
     def give(self, job: Job, placement: Placement) -> None:
-        """A job is gone."""
+        """Release the power of a job that has ended."""
         self.total -= self.held.pop(job.id, (0.0, 0))[1]
 
     def boundaries(self, after: float) -> Iterator[float]:
-        """Return when the cap is another one."""
+        """Yield the times after `after` when the cap changes."""
         return (time for time in self._times if time > after)
 
     def room(self, begin: float, end: float) -> int:
-        """Return what is left all the time from `begin`, which is that of the view, to before `end`."""
-        if len(self._times) == 1:  # most caps are the same all the time
+        """Return the milliwatts that are available all the time from `begin`, which is the time of the view, to before
+        `end`."""
+        if len(self._times) == 1:  # most caps never change
             left = self._levels[0] - self.total
             return left if self._floor is None or left < self._floor else self._floor
         at = max(0, bisect.bisect_right(self._times, begin) - 1)
@@ -138,25 +141,25 @@ class PowerCap(Constraint):
         return least if self._floor is None else min(least, self._floor)
 
     def keep_common(self, other: Constraint, at: float) -> None:
-        """Have no more left than the other, which is of a view at `at`, has then."""
+        """Limit what is available to what the other constraint, of a view at time `at`, has available then."""
         assert isinstance(other, PowerCap)  # the same constraint of another view
         left = other.room(at, at)
         self._floor = left if self._floor is None else min(self._floor, left)
 
     def alike(self, other: Constraint) -> bool:
-        """Return whether the same jobs take the same in the other."""
+        """Return whether the same jobs take the same amounts in the other constraint."""
         return isinstance(other, PowerCap) and self.held == other.held
 
     def lacks(self, job: Job, alone: Placement | None, begin: float, end: float) -> str:
-        """Return how much the job draws, and how much power is left."""
+        """Return a text on how much power the job draws, and how much is available."""
         need = self._need(job, alone)
         return f"draws {(need or 0) / 1000:g} W, {max(0, self.room(begin, end)) / 1000:g} W are left under PowerCap"
 
 
 def added(job: Job, placement: Placement, nodes: Sequence[Node], programs: Programs
           ) -> int | None:
-    """Milliwatts by which a job raises the power of its nodes above that of idle ones; None where that
-    is not known."""
+    """Return the milliwatts by which a job raises the power of its nodes above that of idle ones; None if that is
+    unknown."""
     watts = draw(job, placement, nodes, programs)
     if watts is None:
         return None
@@ -168,5 +171,5 @@ def added(job: Job, placement: Placement, nodes: Sequence[Node], programs: Progr
 
 
 def idle_power(nodes: Sequence[Node]) -> float:
-    """Watts of all nodes without a job."""
+    """Return the watts that all nodes draw without a job."""
     return math.fsum(node.power.idle for node in nodes if node.power is not None)

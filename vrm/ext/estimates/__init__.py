@@ -1,1 +1,1 @@
-"""How long jobs take, learnt from those that have ended; and the guard where that is too little."""
+"""Run time estimates learnt from ended jobs, and the guard against starvation for estimates that are too short."""

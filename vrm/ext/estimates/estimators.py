@@ -1,4 +1,4 @@
-"""Estimators: of the last jobs, of a table, and what jobs really take."""
+"""Estimators that use the last jobs, a table, or the actual run times."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from collections.abc import Hashable, Mapping
 
 from vrm.model.job import Job
 from vrm.model.measured.quantile import quantile
-from vrm.scheduling.estimators import Estimator, Ratios, Table, alike, within
+from vrm.scheduling.estimators import Estimator, RunTimeRatios, Table, alike, within
 from vrm.scheduling.registry import PolicyError
 
 
 class LastTwo(Estimator):
-    """The mean of the last two run times of jobs alike (Tsafrir, Etsion and Feitelson, "Backfilling
-    using system-generated predictions rather than user runtime estimates", 2007); of the request
-    until there are two."""
+    """Mean of the last two run times of like jobs (Tsafrir, Etsion and Feitelson, "Backfilling using system-generated
+    predictions rather than user runtime estimates", 2007); the request until there are two."""
 
     name = "last-two"
 
@@ -31,23 +30,22 @@ class LastTwo(Estimator):
 
 
 QUANTILE = 0.25
-"""Of the ratios that `history` looks at."""
+"""The quantile of the ratios that `history` uses."""
 
 MEMORY = 10
-"""How many jobs `history` looks at."""
+"""The number of jobs that `history` uses."""
 
 
 class QuantileEstimator(Estimator):
-    """The request times a quantile of run time / request of the last jobs (see `Ratios`): QUANTILE of at most MEMORY
-    of them, between two of them in proportion. It is low since an estimate that is too long costs
-    the job its place in the order, and one that is too short is corrected. Until a job has ended it is the request.
-    """
+    """The request times a quantile of run time / request of the last jobs (see `RunTimeRatios`): QUANTILE of at most
+    MEMORY of them, interpolated linearly. The quantile is low because an estimate that is too long costs the job its
+    place in the order, while one that is too short is corrected. Until a job has ended, the estimate is the request."""
 
     name = "history"
 
     def __init__(self, quantile: float = QUANTILE, memory: int = MEMORY) -> None:
         self._quantile = quantile
-        self._ratios = Ratios(memory)
+        self._ratios = RunTimeRatios(memory)
 
     def expected(self, job: Job) -> float:
         ratios = self._ratios.of(job)
@@ -63,7 +61,7 @@ class QuantileEstimator(Estimator):
 
 
 class Calibrated(Estimator):
-    """The seconds of a table, by program and ranks; of the request for what is not in it."""
+    """The seconds of a table, by program and ranks; the request for jobs that are not in it."""
 
     name = "calibrated"
 
@@ -87,8 +85,8 @@ class Calibrated(Estimator):
 
 
 class Actual(Estimator):
-    """The run time itself, which a simulation knows: the bound of what estimators can do. `runs` are
-    the seconds of jobs by id."""
+    """The actual run time, which a simulation knows: an upper bound on the quality of estimators. `runs` has the
+    seconds of jobs by id."""
 
     name = "actual"
 

@@ -1,4 +1,4 @@
-"""What earlier runs teach about how long jobs take: the rows of their `jobs.csv`."""
+"""Run times of earlier runs, read from their `jobs.csv`, for estimators to learn from."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from vrm.model.job import JobState
 from vrm.results.job_columns import JobFileError
 from vrm.results.jobs import JobRow, read_jobs, submitted
-from vrm.scheduling.estimators import Lesson
+from vrm.scheduling.estimators import ObservedRun
 
 
 class HistoryError(ValueError):
-    """An earlier run that cannot be read; the text names the place and the fix."""
+    """An earlier run cannot be read; the text names the place and the fix."""
 
 
 Works = Callable[[Path, Sequence[JobRow]], Mapping[int, float]]
-"""How long the jobs of a jobs.csv are to count as having run, in seconds, by their places in it: of those
-for which that is another time than from start to end."""
+"""Function that returns the run times (seconds) to use for jobs of a jobs.csv, by row index, where they differ from
+end minus start."""
 
 
-def lessons(paths: Iterable[str | Path], works: Works = lambda file, rows: {}) -> list[Lesson]:
-    """The jobs that ran in earlier runs, in the order of their ends. Each path is the directory of a
-    run (its Log), or a jobs.csv of this or an older version. Raises HistoryError."""
+def lessons(paths: Iterable[str | Path], works: Works = lambda file, rows: {}) -> list[ObservedRun]:
+    """Return the jobs that ran in earlier runs, in the order of their ends. Each path is the directory of a run (its
+    Log), or a jobs.csv of this or an older version. Raises HistoryError."""
     ran: list[tuple[JobRow, float]] = []
     for path in map(Path, paths):
         file = path / "jobs.csv" if path.is_dir() else path
@@ -41,7 +41,7 @@ def lessons(paths: Iterable[str | Path], works: Works = lambda file, rows: {}) -
     for row, run in ran:
         try:
             job = submitted(row, row.submit)[0]
-        except ValueError:  # what no job can have: nothing is learnt from it
+        except ValueError:  # the row is not a valid job, so nothing is learnt from it
             continue
         if not row.mates:  # it had fewer cores for some time
             found.append((job, run, JobState(row.status)))

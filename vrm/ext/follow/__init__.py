@@ -1,1 +1,1 @@
-"""A job is followed from the command line: what it prints, and its end."""
+"""Follows a job from the command line: its output and its end."""

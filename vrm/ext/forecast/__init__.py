@@ -1,2 +1,2 @@
-"""When waiting jobs will start, why not now, and what would be better: a run that is copied and goes
-on in virtual time."""
+"""Forecasts: when waiting jobs will start, why they do not start now, and what would let them start earlier.
+The method: a copy of the run continues in virtual time."""

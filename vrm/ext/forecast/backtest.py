@@ -1,40 +1,43 @@
-"""How far off the draws of whole queues were: the calibration of what is said of one (`vrm.ext.forecast.calibration`).
+"""Test of the draws on jobs that have ended: calibrates the forecasts of whole queues
+(`vrm.ext.forecast.calibration`).
 
-A queue comes true once, when its last job has ended, so there are no forecasts to learn from. But the draws can be
-tried on the jobs that have ended: stretches of as many of them as the queue has are drawn by what was known before.
-What is compared is their work, cores times run time, for on it hang the makespan and the waits; nothing is replayed.
+The forecast of a queue comes true only once, when its last job has ended, so there are no past forecasts to
+learn from. But the draws can be tested on jobs that have ended. Each test takes a stretch (consecutive ended
+jobs, as many as the queue has) and draws their run times from what was known before them. It compares the work
+(cores times run time), because makespan and waiting times depend on it; nothing is replayed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vrm.ext.forecast.calibration import NEEDED, Ranges
+from vrm.ext.forecast.calibration import NEEDED, RangeCalibration
 from vrm.ext.forecast.draws import ENOUGH, KEPT, Draws, History
 from vrm.model import Job
 
 STRETCHES = 80
-"""How many are tried at most. They overlap where few jobs have ended."""
+"""Greatest number of stretches that are tested. They overlap if few jobs have ended."""
 
 APART = 4
-"""So many times as many jobs as a stretch has must have ended: of fewer the stretches are all the same."""
+"""Number of ended jobs that are needed, as a multiple of the jobs of a stretch: with fewer, all stretches are
+the same."""
 
 LONGEST = KEPT // APART
-"""Jobs of a stretch at most: longer queues are taken to be as far off."""
+"""Greatest number of jobs of a stretch. The errors of longer queues are taken to be those of this length."""
 
 SHARES = (0.1, 0.5, 0.9)
 
 
 def needed(jobs: int) -> int:
-    """How many jobs must have ended for a queue of so many."""
+    """Return how many jobs must have ended to test a queue of `jobs` jobs."""
     jobs = min(jobs, LONGEST)
     return max(APART * jobs, ENOUGH + jobs + NEEDED)
 
 
-def of_queues(ended: Sequence[tuple[Job, float]], jobs: int, cores: int, members: int) -> Ranges:
-    """The ranges of queues of so many jobs, by those that have ended, with their run times (s), on a machine of so
-    many cores. They are not ready where too few have ended."""
-    found, past = Ranges(), History()
+def of_queues(ended: Sequence[tuple[Job, float]], jobs: int, cores: int, members: int) -> RangeCalibration:
+    """Return the calibrated ranges for queues of `jobs` jobs on a machine of `cores` cores. `ended` are the
+    jobs that have ended, with their run times in seconds. The ranges are not ready if too few jobs have ended."""
+    found, past = RangeCalibration(), History()
     if not jobs or len(ended) < needed(jobs):
         return found
     jobs = min(jobs, LONGEST)
@@ -47,8 +50,8 @@ def of_queues(ended: Sequence[tuple[Job, float]], jobs: int, cores: int, members
     return found
 
 
-def _try(found: Ranges, draws: Draws, stretch: Sequence[tuple[Job, float]], cores: int) -> None:
-    """Learn from a stretch. Work is in seconds of the whole machine."""
+def _try(found: RangeCalibration, draws: Draws, stretch: Sequence[tuple[Job, float]], cores: int) -> None:
+    """Learn from one stretch. Work is measured in seconds of the whole machine."""
     import numpy
     drawn = sum(draws.drawn(job, 0.0) * job.request.cores for job, _ in stretch) / cores
     truth = sum(run * job.request.cores for job, run in stretch) / cores

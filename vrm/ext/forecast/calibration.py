@@ -1,11 +1,10 @@
-"""Ranges that hold what they promise: each side is widened (or narrowed) by what the last forecasts
-would have needed.
+"""Calibration of forecast ranges: each side of a range is widened or narrowed as the last forecasts would have
+needed, so that a range contains as many outcomes as it promises.
 
-Conformal prediction (Vovk et al., 2005; Romano, Patterson and Candès, 2019): of each forecast that has come
-true it is known by how much the truth lay beyond each end of its range, in widths of the range. A
-side is moved by the quantile of the last WINDOW of these. Since a queue is not the same all the
-time, which quantile follows from the misses so far (Gibbs and Candès, 2021): a miss raises it, a hit
-lowers it a little.
+The method is conformal prediction (Vovk et al., 2005; Romano, Patterson and Candès, 2019). For each forecast
+that has come true, the distance of the truth beyond each end of its range is known, in widths of the range. A
+side is moved by a quantile of the last WINDOW distances. Since a queue changes with time, the quantile's level
+follows the misses so far (Gibbs and Candès, 2021): a miss raises it, a hit lowers it a little.
 """
 
 from __future__ import annotations
@@ -14,63 +13,64 @@ import math
 from collections import deque
 
 WINDOW = 200
-"""Forecasts that count: the last ones that have come true."""
+"""Number of forecasts that count: the last ones that have come true."""
 
 NEEDED = 40
-"""Forecasts that must have come true before ranges are moved."""
+"""Number of forecasts that must have come true before ranges are moved."""
 
 MISSES = 0.09
-"""Of the forecasts whose truth may lie beyond a side: a little less than the tenth that is promised."""
+"""Fraction of forecasts whose truth may lie beyond a side: a little less than the promised tenth."""
 
 STEP = 0.01
-"""Of the miss that the quantile is moved by."""
+"""Factor by which a miss or a hit changes the level of the quantile."""
 
 LOWEST, HIGHEST = 0.6, 0.995
-"""Of the quantiles that are taken."""
+"""Limits of the level of the quantile."""
 
 NARROWEST = 60.0
-"""Seconds that a range is taken to be wide at the least, where widths are a measure."""
+"""Least width of a range, in seconds, where distances are measured in widths."""
 
 UNCALIBRATED = f"uncalibrated: fewer than {NEEDED} forecast jobs have started"
-"""What is said of ranges that are as they were drawn."""
+"""Text about ranges that are not calibrated."""
 
 
-class Side:
-    """One side of ranges."""
+class RangeSide:
+    """One side of the ranges."""
 
     def __init__(self) -> None:
         self._beyond: deque[float] = deque(maxlen=WINDOW)
         self._level = 1 - MISSES
 
     def learn(self, beyond: float, missed: float) -> None:
-        """The truth of a forecast lay `beyond` the drawn side by so many widths (below 0: within).
-        `missed`: 1 if it lay beyond the side that was shown, 0 if not, nan where none was moved."""
+        """Learn from a forecast that has come true. `beyond` is the distance of the truth beyond the drawn
+        side, in widths (negative: inside the range). `missed` is 1 if the truth lay beyond the side that was
+        shown, 0 if not, and nan if that side was not calibrated."""
         self._beyond.append(beyond)
         if not math.isnan(missed):
             self._level = min(HIGHEST, max(LOWEST, self._level + STEP * (missed - MISSES)))
 
     @property
     def by(self) -> float:
-        """Widths by which the side is moved outwards."""
+        """Number of widths by which the side is moved outwards."""
         ordered = sorted(self._beyond)
         return ordered[min(len(ordered), math.ceil((len(ordered) + 1) * self._level)) - 1]
 
 
-class Ranges:
-    """The calibration of one kind of ranges. Times in seconds."""
+class RangeCalibration:
+    """The calibration of one kind of range. Times are in seconds."""
 
     def __init__(self) -> None:
-        self.early, self.late = Side(), Side()
+        self.early, self.late = RangeSide(), RangeSide()
         self.known = 0
 
     @property
     def ready(self) -> bool:
-        """Whether ranges are moved."""
+        """Whether enough forecasts have come true to move ranges."""
         return self.known >= NEEDED
 
     def widened(self, now: float, p10: float, p50: float, p90: float) -> list[float]:
-        """The range of a forecast that is made `now`, with what it is about: the middle is never outside,
-        and nothing is before now."""
+        """Return [p10, p50, p90] of a forecast made at `now`, calibrated. The median stays inside the range,
+        and no end is moved before `now`."""
         if not self.ready or p10 == math.inf:
             return [p10, p50, p90]
         width = _width(p10, p90)
@@ -79,8 +79,8 @@ class Ranges:
         return [low, p50, high]
 
     def learn(self, p10: float, p90: float, truth: float, shown: list[float]) -> None:
-        """A forecast has come true, of which p10 to p90 was drawn. `shown` are the ends of the range
-        that was shown, where they had been calibrated; else []. Ranges without an end teach nothing."""
+        """Learn from a forecast that has come true. `p10` and `p90` are the drawn ends, `shown` the ends that
+        were shown if they were calibrated, otherwise []. Ranges with an infinite end teach nothing."""
         width = _width(p10, p90)
         if not width < math.inf:
             return
@@ -95,12 +95,12 @@ def _width(p10: float, p90: float) -> float:
 
 
 class Calibration:
-    """Of starts and of ends."""
+    """The calibration of the start times and of the end times of jobs."""
 
     def __init__(self) -> None:
-        self.starts, self.ends = Ranges(), Ranges()
+        self.starts, self.ends = RangeCalibration(), RangeCalibration()
 
     @property
     def ready(self) -> bool:
-        """Whether the ranges of starts are calibrated."""
+        """Whether the ranges of start times are calibrated."""
         return self.starts.ready

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from collections.abc import Iterable, Sequence, Set
 
 from vrm.ext.counting.waiting import CountedJob, WithEasy
-from vrm.ext.forecast.frozen import Frozen
+from vrm.ext.forecast.frozen import FrozenRun
 from vrm.ext.forecast.replay import Durations
 from vrm.model import Dependency, Job
 from vrm.model.job import ANY, Infeasible
@@ -48,7 +48,7 @@ Held = tuple[float, int, int]
 class CountedRun:
     """A run at one moment, from which replays go on. NotCounted where counts do not say all."""
 
-    def __init__(self, frozen: Frozen) -> None:
+    def __init__(self, frozen: FrozenRun) -> None:
         self.frozen = frozen
         run, state, cluster = frozen.run, frozen.state, frozen.state.cluster
         scheduler, book = run.scheduler, state.book

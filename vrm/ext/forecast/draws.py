@@ -1,22 +1,22 @@
-"""How long jobs take, drawn from how long those before them took.
+"""How long jobs take, drawn from how long earlier jobs took.
 
-What is drawn is the ratio of run time to request. The ratios are those of the last LAST jobs like it, from
-the first of these groups in which ENOUGH have ended: in a live run, whose jobs are all of one user,
-of the same program on as many ranks with the same arguments, of the same program on as many ranks,
-of the same program, all. Where the workload names users (as traces do, which seldom name programs):
-of the user with the same program and request, of the user, all. There the first group counts only
-while one of the user's last LAST jobs was of it: users ask for the same for different things.
+What is drawn is the ratio of run time to requested time. The ratios are those of the last LAST similar jobs,
+from the first of these groups with at least ENOUGH ended jobs. In a live run, whose jobs are all of one user:
+same program, number of ranks and arguments; same program and number of ranks; same program; all jobs. If the
+workload names users (traces do, and seldom name programs): same user, program and request; same user; all jobs.
+There the first group counts only if one of the user's last LAST jobs belongs to it, because users make the same
+request for different things.
 
-A request far beyond all that its user's last jobs took, of which nothing is known yet, says little: users ask
-for a day by habit. Such jobs mostly take as long as those last jobs did, in seconds, and all of them take
-equally long in a draw: a burst of hundreds is one unknown.
+A request that is far beyond the run times of all the user's last jobs says little while fewer than ENOUGH jobs
+with it have ended: users ask for a day by habit. Such jobs mostly take as long as those last jobs did, in
+seconds, and all of them take equally long in one draw: a burst of hundreds of jobs is one unknown.
 
-Jobs of one program err together, and in ways that their past does not show. So half of the draws
-share one percentile for all jobs of a program; and in a quarter of the draws the jobs of a program
-are as those of the next wider group.
+The errors of jobs of one program are correlated, and in ways that their past does not show. So half of the
+draws use one percentile for all jobs of a program; and in a quarter of the draws the jobs of a program are
+drawn from the next wider group.
 
-A draw depends on the number of events behind the forecast, the number of the draw and the id of
-the job, and on nothing else: under two policies the same job takes equally long.
+A draw depends only on the number of events before the forecast, the number of the draw and the id of the job:
+the same job takes equally long under two policies.
 """
 
 from __future__ import annotations
@@ -31,61 +31,61 @@ from vrm.model import Job
 if TYPE_CHECKING:
     import numpy
 
-    from vrm.ext.forecast.frozen import Frozen
+    from vrm.ext.forecast.frozen import FrozenRun
     from vrm.ext.forecast.replay import Durations
 
 ENOUGH = 8
-"""Ended jobs that a group needs."""
+"""Number of ended jobs that a group needs."""
 
 LAST = 20
-"""Jobs of a group that count: the last ones."""
+"""Number of jobs of a group that count: the last ones."""
 
 WIDER = 0.25
-"""Share of the draws in which the jobs of a program are as those of the next wider group; in half of
-these, of the group after the next."""
+"""Fraction of the draws in which the jobs of a program are drawn from the next wider group; in half of these,
+from the group after it."""
 
 KEPT = 4000
-"""Jobs that have ended which are kept as they were."""
+"""Number of ended jobs that are kept whole."""
 
 FAR = 4.0
-"""A request is far beyond run times that are shorter by this factor."""
+"""Factor by which a request is longer than run times if it is far beyond them."""
 
 SECONDS = 0.75
-"""Share of the draws in which jobs with such a request take as long as the last ones of their user."""
+"""Fraction of the draws in which jobs with such a request take as long as the last jobs of their user."""
 
 OVERDUE = 1.0
-"""Seconds that a job is taken to run on which should have ended by now."""
+"""Seconds that a job is assumed to continue if it should have ended already."""
 
 LEAST = 1.0
-"""Seconds that a waiting job takes at the least."""
+"""Least run time of a waiting job, in seconds."""
 
 
 def _groups(job: Job) -> tuple[Hashable, ...]:
-    """The groups of jobs like this one, the narrowest first."""
+    """Return the groups of jobs similar to `job`, the narrowest first."""
     if job.user:
         return (job.user, job.app, job.walltime), (job.user,), None
     return (job.app, job.procs, job.payload.arguments), (job.app, job.procs), (job.app,), None
 
 
 class History:
-    """Run time over request of the last jobs of each group. `ended` are the last KEPT jobs, with their run times
-    (s)."""
+    """The ratios of run time to request of the last jobs of each group. `ended` holds the last KEPT jobs with
+    their run times in seconds."""
 
     def __init__(self) -> None:
         self._ratios: dict[Hashable, deque[float]] = {}
-        self._runs: dict[str, deque[float]] = {}  # seconds of the last jobs of a user
+        self._runs: dict[str, deque[float]] = {}  # run times of the last jobs of each user, in seconds
         self._sorted: dict[Hashable, numpy.ndarray] = {}
         self.ended: deque[tuple[Job, float]] = deque(maxlen=KEPT)
         self._number = 0
-        self._of_user: dict[str, int] = {}  # jobs that have ended
-        self._latest: dict[Hashable, int] = {}  # the number of its user's jobs at the last one of a group
+        self._of_user: dict[str, int] = {}  # number of jobs that have ended
+        self._latest: dict[Hashable, int] = {}  # the user's number of ended jobs at the last job of each group
 
     def __len__(self) -> int:
-        """How many jobs have ended."""
+        """Return how many jobs have ended."""
         return self._number
 
     def add(self, job: Job, run: float) -> None:
-        """A job has ended after `run` seconds, by itself or at its walltime."""
+        """Add a job that has ended after `run` seconds, by itself or at its walltime."""
         self._number += 1
         self.ended.append((job, run))
         groups = _groups(job)
@@ -97,8 +97,8 @@ class History:
             self._sorted.pop(group, None)
 
     def ratios(self, job: Job) -> list[numpy.ndarray]:
-        """Those of the groups that have enough, the narrowest first, each sorted; at least one. Until a
-        job has ended, jobs are taken to run as long as they may."""
+        """Return the ratios of each group that has enough jobs, the narrowest group first, each sorted. There
+        is at least one array: until a job has ended, jobs are assumed to use their whole walltime."""
         groups = [group for group in _groups(job) if len(self._ratios.get(group, ())) >= ENOUGH]
         if job.user and groups and self._is_old(groups[0], job.user):
             del groups[0]
@@ -107,8 +107,8 @@ class History:
         return [self._of(group) for group in groups] or [self._of(())]
 
     def seconds(self, job: Job) -> numpy.ndarray:
-        """How long the last jobs of its user took, sorted, where its request is far beyond that and no such jobs are
-        known; else nothing."""
+        """Return the sorted run times, in seconds, of the last jobs of the job's user, if the job's request is
+        far beyond them and no similar jobs are known; otherwise an empty array."""
         import numpy
         group, runs = _groups(job)[0], self._runs.get(job.user, ())
         known = len(self._ratios.get(group, ())) >= ENOUGH and not (job.user and self._is_old(group, job.user))
@@ -116,7 +116,7 @@ class History:
         return numpy.array(sorted(runs) if far else [])
 
     def _is_old(self, group: Hashable, user: str) -> bool:
-        """Whether none of the user's last LAST jobs was of the group."""
+        """Return whether none of the user's last LAST jobs belongs to the group."""
         return group in self._latest and self._of_user[user] - self._latest[group] >= LAST
 
     def _of(self, group: Hashable) -> numpy.ndarray:
@@ -128,17 +128,17 @@ class History:
 
 
 def beyond(ratios: numpy.ndarray, job: Job, ran: float) -> numpy.ndarray:
-    """Those of sorted ratios with which a job that has run for `ran` seconds has not ended yet."""
+    """Return those of the sorted ratios with which a job that has run for `ran` seconds has not ended yet."""
     if not ran:
         return ratios
     import numpy
     return ratios[numpy.searchsorted(ratios, ran / job.walltime, "right"):]
 
 
-def likely(frozen: Frozen) -> Durations:
-    """How long jobs are likely to take: as long as the run's estimator expects; where that is what users
-    say, the median of the ratios of the narrowest group. Of a running job only what is longer than it
-    has run counts; where nothing is, it takes as long as it may."""
+def likely(frozen: FrozenRun) -> Durations:
+    """Return how long jobs probably take: the run time that the run's estimator expects. If the run has no
+    estimator, it is the median of the ratios of the narrowest group. For a running job only values longer than
+    its time so far count; if there are none, it uses its whole walltime."""
     expectations = frozen.run.expectations
 
     def seconds(job: Job, ran: float) -> float:
@@ -155,11 +155,11 @@ def likely(frozen: Frozen) -> Durations:
 
 
 class Draws:
-    """Draws by the `past` of a run at a `position`, `number` of them. `of(member)` says how long jobs take in one of
-    them; with `kill` no longer than they may.
+    """Draws of run times: `number` draws, from the `past` of a run at `position`. `of(member)` returns how long
+    jobs take in one draw; with `kill` no longer than their walltimes.
 
-    How long a job of `waiting` takes follows from its request there, also where it is asked about it with
-    another one.
+    The drawn time of a job in `waiting` follows from its request there, even if the caller passes the job with
+    another request.
     """
 
     def __init__(self, past: History, position: int, number: int, waiting: Iterable[Job] = (), kill: bool = False
@@ -171,7 +171,7 @@ class Draws:
         self._rows: dict[int, list[float]] = {}
 
     def of(self, member: int) -> Durations:
-        """How long jobs take in this draw."""
+        """Return how long jobs take in draw number `member`."""
         rows, kill = self._rows, self._kill
 
         def seconds(job: Job, ran: float) -> float:
@@ -183,7 +183,7 @@ class Draws:
         return seconds
 
     def drawn(self, job: Job, ran: float) -> numpy.ndarray:
-        """How long a job takes, draw by draw."""
+        """Return how long a job takes in each draw, in seconds."""
         import numpy
         walltime = self._walltimes.get(job.id, job.walltime)
         if walltime != job.walltime:
@@ -208,8 +208,8 @@ class Draws:
         return longer
 
     def _uniform(self, what: int, of: int) -> Any:
-        """Numbers from 0 to below 1, one a draw, that follow from the run's position, from what is drawn
-        and of whom."""
+        """Return numbers from 0 to below 1, one for each draw. They depend only on the run's position, on what
+        is drawn and for whom."""
         import numpy
         seed = (self._position * 0x9E3779B97F4A7C15 + what * 0xD1B54A32D192ED03
                 + of * 0x8CB92BA72F3D8DD7) % 2 ** 64
@@ -221,17 +221,17 @@ class Draws:
 
 
 def _number(name: str) -> int:
-    """A number for a name, the same on every machine."""
+    """Return a number for a name, the same on every machine."""
     return int.from_bytes(hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
 
 
-def draws_of(frozen: Frozen, number: int) -> Draws:
-    """So many draws for a run."""
+def draws_of(frozen: FrozenRun, number: int) -> Draws:
+    """Return `number` draws for a run."""
     return Draws(frozen.past, frozen.position, number, frozen.waiting(), frozen.kill)
 
 
-def members(frozen: Frozen, number: int) -> Iterator[Durations]:
-    """So many draws of how long the jobs of a run take. The same state gives the same draws, under
-    whatever policy."""
+def members(frozen: FrozenRun, number: int) -> Iterator[Durations]:
+    """Return `number` draws of how long the jobs of a run take. Equal states give equal draws, under any
+    policy."""
     draws = draws_of(frozen, number)
     return (draws.of(member) for member in range(number))

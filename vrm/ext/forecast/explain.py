@@ -1,8 +1,8 @@
-"""Why a job waits: who and what is in its way, and what would let it start earlier.
+"""Why a job waits: which jobs and rules delay it, and what would let it start earlier.
 
-A reason is a guess until it is tried: the run is replayed without the job that is named, or with
-the estimate that is named, and only what lets the job start earlier then is a reason. The replays
-are those of forecasts, so that what would happen is decided by the run's own dispatcher.
+A reason is a guess until it is tested: the run is replayed without the named job, or with the named estimate.
+It is a reason only if the job then starts earlier. The replays are those of forecasts, so the run's own
+dispatcher decides what would happen.
 """
 
 from __future__ import annotations
@@ -13,41 +13,41 @@ from statistics import median_low as median
 from typing import Any, NamedTuple
 from collections.abc import Iterable, Iterator, Sequence
 
-from vrm.ext.forecast.frozen import Frozen
-from vrm.ext.forecast.replay import Durations, Planned, limits, replay
+from vrm.ext.forecast.frozen import FrozenRun
+from vrm.ext.forecast.replay import Durations, PlannedJob, limits, replay
 from vrm.model import Job
 from vrm.model.forms.hosts import fold as fold_nodes
 from vrm.model.measured.quantile import quantile
 from vrm.model.quantities import fold, said
-from vrm.results.places import PlacementText
+from vrm.results.placement_text import PlacementText
 from vrm.run.entry import Entry
 from vrm.run.reasons import clock, parked, why_bound
 from vrm.scheduling.backfilling.easy import NoBackfilling
 
-MOST_TRIED = 12
-"""Jobs that are tried one by one; then all that are in the way are tried together."""
+MAX_TESTED = 12
+"""Number of jobs that are tested one by one; after that, all jobs in the way are tested together."""
 
-MOST_TOLD = 3
-"""Reasons that are given: those that cost the job most."""
+MAX_REASONS = 3
+"""Greatest number of reasons that are given: those that cost the job the most time."""
 
 TOO_LATE = "does not start before the allocation ends", "would not end before the allocation does"
-"""Why a job has to wait for another allocation, where it would start without fitting, and where not."""
+"""Why a job has to wait for another allocation: without and with the rule that a job must fit before the end."""
 
 EARLIER = 1e-3
-"""Seconds below which a job does not start earlier."""
+"""Least number of seconds that count as an earlier start."""
 
 
 class Reason(NamedTuple):
-    """What keeps a job from starting.
+    """A reason that keeps a job from starting.
 
-    `kind` is cores (who holds what it needs), order (who is ahead), reservation (it would delay
-    one), kept (nodes are kept for an advance reservation), bound (it waits for its own), dependency,
-    held, queue (a limit of its queue), nodes (it cannot run on those there are now), end (of the
-    allocation), interval (decisions wait for a tick) or next (nothing: it starts next). `jobs` are
-    those in the way.
-    `what_if` is what was tried; the job then starts at `start` (seconds), `earlier` by so many:
-    infinity where it would not start at all. `agree`: in which share of the draws it starts earlier;
-    None where nothing was drawn.
+    `kind` is cores (jobs hold what it needs), order (jobs are ahead), reservation (it would delay a reserved
+    start), kept (nodes are kept for an advance reservation), bound (it waits for its own advance reservation),
+    dependency, held, queue (a limit of its queue), nodes (it cannot run on the present nodes), begin (it is not
+    to start earlier), end (of the allocation), interval (decisions are made at intervals) or next (nothing: it
+    starts next). `jobs` are those in the way. `what_if` is the change that was tested; with it, the job starts
+    at `start` (seconds), `earlier` seconds before its planned start, infinity if it would not start at all
+    without the change. `agree` is the fraction of the draws in which it starts earlier; None if nothing was
+    drawn.
     """
 
     kind: str
@@ -61,18 +61,18 @@ class Reason(NamedTuple):
 
     @property
     def checked(self) -> bool:
-        """Whether it was tried, and the job started earlier."""
+        """Whether the reason was tested and the job started earlier."""
         return self.earlier > EARLIER
 
 
 HELD = Reason("held", "it is held (`vrm release` releases it)", "held")
-"""Of a job that is held."""
+"""The reason of a job that is held."""
 
 
 class Explanation(NamedTuple):
-    """Why a job waits; `start` is when it is likely to start (the median of the draws, where there are
-    any), infinity for not in this allocation, and `between` the 10th and the 90th percentile of its
-    starts over the draws, where there are enough. The first reason is the weightiest."""
+    """Why a job waits. `start` is its probable start (the median of the draws, if there are any), infinity if
+    it does not start in this allocation. `between` are the 10th and the 90th percentile of its starts over the
+    draws, if there are enough. The most important reason is first."""
 
     job: Job
     start: float
@@ -80,7 +80,7 @@ class Explanation(NamedTuple):
     between: tuple[float, ...] = ()
 
     def record(self) -> dict[str, Any]:
-        """It as JSON values; None stands for infinity, and for what there is not."""
+        """Return the explanation as JSON values; None replaces infinity and missing values."""
         return {"id": self.job.id, "app": self.job.app, "start": _finite(self.start),
                 "between": [_finite(each) for each in self.between],
                 "reasons": [{name: _finite(list(value) if isinstance(value, tuple) else value)
@@ -93,10 +93,10 @@ def _finite(value: Any) -> Any:
 
 
 class Explainer:
-    """Explains the jobs of a frozen run. Jobs are taken to run as long as `durations` say; `members`
-    are other such assumptions, in which reasons are tried, too."""
+    """Explains why the jobs of a frozen run wait. `durations` returns how long jobs run; `members` are further
+    such functions, in which reasons are tested, too."""
 
-    def __init__(self, frozen: Frozen, durations: Durations = limits,
+    def __init__(self, frozen: FrozenRun, durations: Durations = limits,
                  members: Sequence[Durations] = ()) -> None:
         self.frozen = frozen
         self._durations = durations
@@ -104,13 +104,13 @@ class Explainer:
         self.plan = replay(frozen, durations)
         self.order = list(frozen.state.queue.in_order(frozen.now))
         self._place = {job.id: place for place, job in enumerate(self.order)}
-        self._later = {one.job.id for one in frozen.later}  # not yet there, so nothing of them is said
+        self._later = {one.job.id for one in frozen.later}  # not submitted yet, so they are not named
         self._text = PlacementText(frozen.state.cluster.nodes)
-        self._without: dict[tuple[int, ...], dict[int, Planned]] = {}
-        self._drawn: dict[tuple[int, ...], list[dict[int, Planned]]] = {}
+        self._without: dict[tuple[int, ...], dict[int, PlannedJob]] = {}
+        self._drawn: dict[tuple[int, ...], list[dict[int, PlannedJob]]] = {}
 
     def of(self, job_id: int) -> Explanation:
-        """Why this job, which waits, does not run. LifeError when there is none of that id."""
+        """Explain why job `job_id`, which waits, does not run. Raises LifeError if it does not exist."""
         state = self.frozen.state
         entry = state.entry(job_id)
         job = entry.job
@@ -131,24 +131,24 @@ class Explainer:
             return Explanation(job, start, (self._too_late(job),))
         reserved = self._reserved(job, start)
         found = [] if reserved is None else [reserved]
-        found += self._kept_free(job, start)
+        found += self._reservation_reasons(job, start)
         named = {each.jobs for each in found if each.jobs}
-        found += [each for each in self._in_the_way(job, start) if each.jobs not in named]
+        found += [each for each in self._blocking_jobs(job, start) if each.jobs not in named]
         if not found:
-            found.append(self._decided_later(job))
+            found.append(self._interval_reason(job))
         if self._members:
             start = median(self._start(plan, job.id) for plan in self._drawn_plans(()))
-        return Explanation(job, start, tuple(found[:MOST_TOLD]), self._range(job))
+        return Explanation(job, start, tuple(found[:MAX_REASONS]), self._range(job))
 
     def brief(self, tries: int = 20, most: int = 200) -> dict[int, str]:
-        """A few words for each job that waits, by id. No more than so many replays are made: what is
-        said of the others is what lies nearest, untried. Of more than `most` jobs that could start
-        only these have more said of them than that others come first."""
+        """Return a few words for each waiting job, by id. At most `tries` replays are made; the other jobs get
+        the nearest reason, untested. Jobs after the first `most` that could start are only reported as behind
+        the first one."""
         frozen, state = self.frozen, self.frozen.state
         found = {job_id: parked(entry, state.book.entries, self.frozen.now)
                  for job_id, entry in state.book.parked.items()}
         if state.queue.outside:
-            found.update(state.queue.why_outside(state.cluster))
+            found.update(state.queue.why_not_competing(state.cluster))
             for job_id in state.queue.outside:
                 bound = state.reservations.of_job(job_id)
                 if bound is not None:
@@ -167,7 +167,7 @@ class Explainer:
         return found
 
     def _nearest(self, job: Job, start: float, tries: int) -> str:
-        """The first suspect without whom it would start earlier, in a few words."""
+        """Return, in a few words, the first suspect without which the job would start earlier."""
         suspects = self._suspects(job, start)
         for other in suspects:
             if (other,) in self._without or len(self._without) < tries:
@@ -182,7 +182,7 @@ class Explainer:
             return f"decided every {interval:g} s"
         return f"behind {len(suspects)} jobs" if len(suspects) > 1 else "its turn comes"
 
-    # What a job lacks besides room.
+    # What a job lacks other than free cores.
 
     def _parked(self, entry: Entry) -> Reason:
         job, state, now = entry.job, self.frozen.state, self.frozen.now
@@ -205,16 +205,16 @@ class Explainer:
         return Reason("nodes", f"it cannot run on the nodes that there are now: {text}", text)
 
     def _limited(self, job: Job) -> Iterator[Reason]:
-        """A limit of the job's queue, and who uses it up."""
+        """Return the limit of the job's queue, and the job that uses it up."""
         state = self.frozen.state
-        text = state.queue.why_outside(state.cluster).get(job.id, "a limit of its queue")
+        text = state.queue.why_not_competing(state.cluster).get(job.id, "a limit of its queue")
         others = [one.id for one in self._others() if one.queue == job.queue and one.id != job.id]
-        found = self._first_that_helps(job, self._start(self.plan, job.id), others)
+        found = self._first_blocking_job(job, self._start(self.plan, job.id), others)
         yield Reason("queue", text, text) if found is None else found._replace(
             kind="queue", text=text, short=text)
 
     def _too_late(self, job: Job) -> Reason:
-        """It does not start in this allocation."""
+        """Return why the job does not start in this allocation."""
         frozen = self.frozen
         short = TOO_LATE[frozen.fit]
         reason = self._tried(Reason("end", "", short, what_if="the allocation lasted longer"), job,
@@ -231,10 +231,10 @@ class Explainer:
         return reason._replace(text=f"{ready}may take {said(job.walltime)}, and the allocation ends "
                                     f"at {clock(frozen.end, frozen.now)}")
 
-    # Room: who has it, who gets it.
+    # Capacity: which jobs have it, which get it.
 
-    def _decided_later(self, job: Job) -> Reason:
-        """Nothing is in its way but that decisions are made at intervals."""
+    def _interval_reason(self, job: Job) -> Reason:
+        """Return the reason of a job that waits only because decisions are made at intervals."""
         scheduler = self.frozen.run.scheduler
         if not scheduler.interval:
             return Reason("next", "its turn comes", "its turn comes")
@@ -243,10 +243,11 @@ class Explainer:
             text += f", at most {scheduler.starts} head{'s' * (scheduler.starts > 1)} of the queue then"
         return self._tried(Reason("interval", text, f"decided every {scheduler.interval:g} s",
                                   what_if="starts were decided at every event"), job,
-                           self.frozen.at_every_moment())
+                           self.frozen.without_interval())
 
     def _reserved(self, job: Job, start: float) -> Reason | None:
-        """It would fit, and must not delay another."""
+        """Return the reason of a job that would fit now but must not delay another one; None if this is not the
+        reason."""
         frozen, run = self.frozen, self.frozen.run
         head = self.order[0]
         policy = run.scheduler.policy_on(frozen.state.cluster, frozen.now)
@@ -255,7 +256,7 @@ class Explainer:
         limit = self._longest(job)
         held = run.scheduler.reservations(frozen.now, frozen.state.queue, frozen.state.cluster)
         ahead = [one for one in self.order[:self._place[job.id]] if one.id in held] or [head]
-        found = self._first_that_helps(job, start, [one.id for one in ahead[:MOST_TRIED]])
+        found = self._first_blocking_job(job, start, [one.id for one in ahead[:MAX_TESTED]])
         if found is None and not limit:
             return None
         whose = found.jobs[0] if found is not None else ahead[0].id
@@ -275,8 +276,8 @@ class Explainer:
         assert found is not None
         return found._replace(kind="reservation", text=text, short=short)
 
-    def _kept_free(self, job: Job, start: float) -> list[Reason]:
-        """The advance reservations that keep nodes free of it."""
+    def _reservation_reasons(self, job: Job, start: float) -> list[Reason]:
+        """Return the advance reservations that keep nodes free of the job."""
         frozen, found = self.frozen, []
         for reservation, _ in frozen.state.cluster.calendar.spans:
             if reservation.begin < start + job.walltime:
@@ -291,7 +292,7 @@ class Explainer:
         return found
 
     def _longest(self, job: Job) -> float:
-        """The longest estimate with which a job would start now, in seconds; 0 where none lets it."""
+        """Return the longest estimate with which the job would start now, in seconds; 0 if there is none."""
         def starts(seconds: float) -> bool:
             run = self.frozen.with_walltimes({job.id: seconds}).run
             return any(start.job.id == job.id for start in run.step(self.frozen.now))
@@ -308,9 +309,9 @@ class Explainer:
         round_to = 3600 if below >= 36000 else 60 if below >= 120 else 1
         return float(below // round_to * round_to)
 
-    def _in_the_way(self, job: Job, start: float) -> list[Reason]:
-        """The jobs without one of which it would start earlier, the most first; if there is none,
-        those without all of which it would."""
+    def _blocking_jobs(self, job: Job, start: float) -> list[Reason]:
+        """Return the jobs without which, one by one, it would start earlier, the most effective first. If there
+        is none, return a group of jobs without which together it would."""
         found = []
         for other in self._suspects(job, start):
             tried = self._try(job, start, (other,))
@@ -318,12 +319,12 @@ class Explainer:
                 found.append(tried)
         found.sort(key=lambda reason: -reason.earlier)
         if self._members:
-            drawn = [self._over_draws(reason, job) for reason in found[:MOST_TOLD + 2]]
+            drawn = [self._judge_over_draws(reason, job) for reason in found[:MAX_REASONS + 2]]
             found = sorted((each for each in drawn if (each.agree or 0) >= 0.5),
                            key=lambda reason: -reason.earlier) or found[:1]
         lacks = self._lacks(job)
         holding = [at for at, reason in enumerate(found) if lacks and reason.text.startswith(lacks)]
-        for at in holding[1:]:  # what it needs is said once
+        for at in holding[1:]:  # what the job needs is printed once
             found[at] = found[at]._replace(text=found[at].text[len(lacks) + 2:])
         if not found:
             ahead = [one.id for one in self.order[:self._place[job.id]]]
@@ -340,8 +341,8 @@ class Explainer:
         return found
 
     def _suspects(self, job: Job, start: float) -> list[int]:
-        """Who could be in the way: whose end lets it start, who runs where it will run, who is
-        ahead."""
+        """Return the jobs that could be in the way: those whose end lets it start, those that run where it will
+        run, and those that are ahead."""
         mine = self.plan[job.id].placement.node_set
         before = [(one_id, one) for one_id, one in self.plan.items()
                   if one_id != job.id and one.start < start and one_id not in self._later]
@@ -350,14 +351,14 @@ class Explainer:
         ahead = [one.id for one in reversed(self.order[:self._place[job.id]])]
         running = sorted((one for one in before if one[0] not in self._place),
                          key=lambda one: -one[1].end)
-        some = [one_id for one_id, _ in near[:MOST_TRIED // 2]]
+        some = [one_id for one_id, _ in near[:MAX_TESTED // 2]]
         for listed in ([self.order[0].id], ahead, [one_id for one_id, _ in running]):
-            some += [one for one in listed[:MOST_TRIED // 3] if one != job.id]
-        return list(dict.fromkeys(some))[:MOST_TRIED]
+            some += [one for one in listed[:MAX_TESTED // 3] if one != job.id]
+        return list(dict.fromkeys(some))[:MAX_TESTED]
 
-    # Trying.
+    # Tests.
 
-    def _start(self, plan: dict[int, Planned], job_id: int) -> float:
+    def _start(self, plan: dict[int, PlannedJob], job_id: int) -> float:
         return plan[job_id].start if job_id in plan else math.inf
 
     def _end(self, job_id: int) -> float:
@@ -368,15 +369,16 @@ class Explainer:
             yield booking.job
         yield from self.order
 
-    def _first_that_helps(self, job: Job, start: float, others: Sequence[int]) -> Reason | None:
-        for other in others[:MOST_TRIED]:
+    def _first_blocking_job(self, job: Job, start: float, others: Sequence[int]) -> Reason | None:
+        for other in others[:MAX_TESTED]:
             found = self._try(job, start, (other,))
             if found is not None:
                 return found
         return None
 
     def _try(self, job: Job, start: float, others: tuple[int, ...]) -> Reason | None:
-        """The reason that these jobs are, if it starts earlier without them."""
+        """Return the reason that these jobs are in the way; None if the job would not start earlier without
+        them."""
         if others not in self._without:
             self._without[others] = replay(self.frozen.without(others), self._durations)
         then = self._start(self._without[others], job.id)
@@ -385,8 +387,8 @@ class Explainer:
         without = f"{_jobs(others)} {'was' if len(others) == 1 else 'were'} not there"
         return Reason(*self._said(job, others), others, without, then, start - then)
 
-    def _tried(self, reason: Reason, job: Job, frozen: Frozen) -> Reason:
-        """A reason with what happens in the other run."""
+    def _tried(self, reason: Reason, job: Job, frozen: FrozenRun) -> Reason:
+        """Return a reason with the result of replaying the changed run `frozen`."""
         then = self._start(replay(frozen, self._durations), job.id)
         start = self._start(self.plan, job.id)
         agree = None
@@ -397,26 +399,26 @@ class Explainer:
         return reason._replace(start=then, earlier=start - then if then < math.inf else 0.0,
                                agree=agree)
 
-    def _over_draws(self, reason: Reason, job: Job) -> Reason:
-        """A reason as the draws have it: the median start, by how much earlier that is, and in how many
-        of them it is earlier."""
+    def _judge_over_draws(self, reason: Reason, job: Job) -> Reason:
+        """Return a reason with its values over the draws: the median start, how much earlier that is, and the
+        fraction of draws in which it is earlier."""
         base, without = ([self._start(plan, job.id) for plan in self._drawn_plans(others)]
                          for others in ((), reason.jobs))
         then = median(without)
         agree = _share(then < before - EARLIER for before, then in zip(base, without))
         return reason._replace(start=then, earlier=max(median(base) - then, 0.0), agree=agree)
 
-    def _drawn_plans(self, without: tuple[int, ...]) -> list[dict[int, Planned]]:
-        """The replay of each draw without these jobs."""
+    def _drawn_plans(self, without: tuple[int, ...]) -> list[dict[int, PlannedJob]]:
+        """Return the replay of each draw without these jobs."""
         if without not in self._drawn:
             frozen = self.frozen.without(without)
             self._drawn[without] = [replay(frozen, each) for each in self._members]
         return self._drawn[without]
 
-    # Words.
+    # Texts.
 
     def _said(self, job: Job, others: tuple[int, ...]) -> tuple[str, str, str]:
-        """Kind, text and short text of jobs that are in the way."""
+        """Return kind, text and short text of the jobs that are in the way."""
         now, state = self.frozen.now, self.frozen.state
         if len(others) > 1:
             running = sum(other in state.cluster.bookings for other in others)
@@ -435,11 +437,11 @@ class Explainer:
         return "order", f"{named} {why}", f"behind job {other}"
 
     def _range(self, job: Job) -> tuple[float, ...]:
-        return _tenths([self._start(plan, job.id) for plan in self._drawn_plans(())])
+        return _p10_and_p90([self._start(plan, job.id) for plan in self._drawn_plans(())])
 
     def _between(self, job_id: int) -> str:
-        """The range of a running job's end over the draws, in brackets."""
-        ends = _tenths([plan[job_id].end for plan in self._drawn_plans(())])
+        """Return the range of a running job's end over the draws, in brackets."""
+        ends = _p10_and_p90([plan[job_id].end for plan in self._drawn_plans(())])
         if not ends:
             return ""
         low, high = ends
@@ -455,7 +457,7 @@ class Explainer:
         return f"#{job_id} {self.frozen.state.entry(job_id).job.app}"
 
     def _ahead(self, job: Job, other: Job) -> str:
-        """Why another waiting job comes first."""
+        """Return why another waiting job comes first."""
         queue, now = self.frozen.state.queue, self.frozen.now
         if queue.key(other, now) > queue.key(job, now):
             return "is to be backfilled before it"
@@ -473,8 +475,8 @@ class Explainer:
         return f"is ahead by {queue.ordering.name} ({high} against {low})"
 
 
-def _tenths(values: Sequence[float]) -> tuple[float, ...]:
-    """The 10th and the 90th percentile; () where there are too few."""
+def _p10_and_p90(values: Sequence[float]) -> tuple[float, ...]:
+    """Return the 10th and the 90th percentile; () if there are too few values."""
     ordered = sorted(values)
     return tuple(quantile(ordered, share) for share in (0.1, 0.9)) if len(ordered) >= 10 else ()
 

@@ -1,7 +1,7 @@
-"""A live run, frozen: what its journal and its state file say, with or without a manager.
+"""Reads a live run from its journal and its state file, with or without a manager, and freezes it.
 
-The journal tells of the jobs, the configuration says who decides. The state file, or the manager
-itself, tells what is in no journal: which nodes are down, and when the allocation ends.
+The jobs come from the journal, the scheduling rules from the configuration. The state file, or the manager
+itself, has what is not in the journal: which nodes are down, and when the allocation ends.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import Any
 from collections.abc import Callable, Collection, Mapping
 
-from vrm.config.holdings import powered
+from vrm.config.node_classes import powered
 from vrm.config.policies import history_of, job_of, load_all, make_scheduler, programs_of, table_of
 from vrm.config.schema import Settings
-from vrm.ext.forecast.ahead import Ahead, still_open
+from vrm.ext.forecast.lookahead import QueueLookahead, unmet_dependencies
 from vrm.ext.forecast.draws import History
-from vrm.ext.forecast.frozen import Frozen
+from vrm.ext.forecast.frozen import FrozenRun
 from vrm.model import Cluster, Job, JobState
 from vrm.model.job import Details, resolved
 from vrm.model.placement import Placement
@@ -28,54 +28,55 @@ from vrm.results.forecast import ManagerReport
 from vrm.run.journal import codec
 from vrm.run.expectations import TEACHING, Expectations, make_expectations
 from vrm.run.journal.files import JournalFollower
-from vrm.run.journal.folded import JOBS, LIVES
-from vrm.run.journal.check import EndRecord, JournalError, Record
-from vrm.run.journal.past import Past
+from vrm.run.journal.combined_records import JOBS, LIVES
+from vrm.run.journal.record_checks import EndRecord, JournalError, Record
+from vrm.run.journal.history import RunHistory
 from vrm.run.run import Run
 from vrm.run.state import State
 from vrm.run.rundir import RunDirectory
 from vrm.scheduling import JobQueue, Scheduler, Start
 from vrm.scheduling.compose import compose
 from vrm.system.errors import RunError
-from vrm.workload.each import expanded
+from vrm.workload.each_field import expanded
 from vrm.workload.grammar import parse_line
 from vrm.workload.submission import Submission
 
 
 MOST_TESTED = 100
-"""Jobs of an array that can be forecast before they are submitted."""
+"""Greatest number of jobs of an array that can be forecast before they are submitted."""
 
 MOST_AHEAD = 2000
-"""Waiting jobs with which no more are looked for in the queue file, and those found there at most."""
+"""Greatest number of waiting jobs together with jobs found in the queue file: at this number the search in the
+queue file stops."""
 
 _KEYS = ("time", "manager", "allocation", "nodes")
 
 
 class RunFiles:
-    """Follows the files of a run. `trouble`: what in them cannot be read; the state is that before
-    it."""
+    """Follows the files of a run. `trouble` says what cannot be read in them; the state is then that before the
+    fault."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.run_directory = RunDirectory(settings.directory, settings.log, settings.state)
         self.trouble = ""
         self._follower = JournalFollower(self.run_directory.journal)
-        self._ahead = Ahead(settings)
+        self._ahead = QueueLookahead(settings)
         self._begin()
 
     def _begin(self) -> None:
-        """Nothing is known."""
-        self.past = Past()
+        """Reset to an empty run."""
+        self.past = RunHistory()
         self.history = History()
         self._expectations = self._expected()
-        self._time = 0.0  # of the latest record
+        self._time = 0.0  # time of the latest record, in seconds
         self._ticked: float | None = None  # the first start under this manager
-        self._taken: float | None = None  # when it has taken a line of the queue the last time
+        self._taken: float | None = None  # when the manager last read a line of the queue
         self._stuck = False
         self._nodes: Any = None
         self._cluster: Cluster | None = None
         self._scheduler: Scheduler | None = None
-        self._clusters: dict[int, Cluster] = {}  # of the managers that started jobs
+        self._clusters: dict[int, Cluster] = {}  # of the managers that started jobs, by id() of their run record
 
     def _expected(self) -> Expectations | None:
         rules = self.settings.rules
@@ -90,19 +91,19 @@ class RunFiles:
 
     @property
     def position(self) -> int:
-        """How many records were applied."""
+        """Number of journal records that were applied."""
         return self._follower.number
 
     @property
     def rules(self) -> Rules:
-        """How the run schedules: as its configuration says, or as it was changed to."""
+        """The rules by which the run schedules: those of its configuration, or those to which it was changed."""
         return self.past.in_force(self.settings.rules)
 
     # The journal.
 
     def read_new(self) -> bool:
-        """Apply the records that were added since the last time; whether there were any. RunError
-        when there is no run, or its journal cannot be read."""
+        """Apply the journal records that were added since the last call; return whether there were any. Raises
+        RunError if there is no run, or if its journal cannot be read."""
         path = self.run_directory.journal
         before = self.position
         try:
@@ -140,14 +141,14 @@ class RunFiles:
         for job_id in [record["id"]] if event == "end" else record["ids"] if event == LIVES else ():
             self._learn(job_id)
         if event == "rules":
-            self._cluster = None  # others decide from now on
+            self._cluster = None  # other rules decide from now on
         elif event == "run" and record.get("nodes") is not None:
             if self._nodes is not None and not codec.same_nodes(self._nodes, record["nodes"]):
                 past.state.promises.clear()  # they were made for other nodes
             self._nodes, self._cluster = record["nodes"], None
 
     def _learn(self, job_id: int) -> None:
-        """Learn from how long a job has taken."""
+        """Learn from the run time of a job that has ended."""
         lesson = self.past.lesson(job_id)
         if lesson is not None:
             self._remember(*lesson)
@@ -155,7 +156,7 @@ class RunFiles:
                 self._expectations.learn(*lesson)
 
     def about(self, job_id: int) -> str:
-        """What the journal says of a job, in a line."""
+        """Return one line about a job, from the journal."""
         job, end = self.past.jobs.get(job_id), self.past.ended.get(job_id)
         if job is None:
             return f"there is no job {job_id}"
@@ -166,8 +167,7 @@ class RunFiles:
     # The state.
 
     def told(self) -> ManagerReport:
-        """What the state file says; of a manager that does not run any more only which nodes were
-        down."""
+        """Return the report in the state file. If the manager no longer runs, its phase is "ended"."""
         try:
             found = ManagerReport.of(states.read(self.run_directory.state, _KEYS))
         except (OSError, ValueError):
@@ -179,16 +179,16 @@ class RunFiles:
     def _runs(self) -> bool:
         try:
             return self.run_directory.manager_runs()
-        except OSError:  # there are no locks here, or it is another user's
+        except OSError:  # no file locks here, or the run is another user's
             return True
 
-    def frozen(self, told: ManagerReport, now: float | None = None, most: float = math.inf) -> Frozen:
-        """The run at this moment (default: now), with no more than the first `most` waiting jobs.
-        RunError when it has no nodes yet, ConfigError when the configuration makes no scheduler.
+    def frozen(self, told: ManagerReport, now: float | None = None, most: float = math.inf) -> FrozenRun:
+        """Return the run at `now` (default: the present), with at most the first `most` waiting jobs. Raises
+        RunError if the run has no nodes yet, and ConfigError if the configuration makes no scheduler.
 
-        A manager's own clock counts while it runs, that of this host otherwise; no moment is before
-        that of the latest record. Without a manager the forecast is for one that starts now, with no
-        end of its allocation.
+        While a manager runs, its own clock counts, otherwise that of this host; the time is never before that
+        of the latest record. Without a manager the forecast is for one that starts now, with no end of its
+        allocation.
         """
         settings, past = self.settings, self.past
         alive = told.phase != "ended"
@@ -215,23 +215,23 @@ class RunFiles:
             later = self._ahead.jobs(past.position, self._taken if alive else None, now, state.next_id,
                                      past.state.names, past.ended, int(min(most, MOST_AHEAD)) - state.waiting,
                                      past.format > 1)
-        # A manager that runs has decided already, and what it plans has to be planned again.
+        # A running manager has decided already, except that a dispatcher with plans has to plan again.
         due = not (alive and scheduler.dispatcher.heads_first)
-        return Frozen(run, now, end, settings.walltime == "kill", settings.end.fit, cut, self.history,
-                      self.position, later=later, due=due)
+        return FrozenRun(run, now, end, settings.walltime == "kill", settings.end.fit, cut, self.history,
+                         self.position, later=later, due=due)
 
     def _state(self, cluster: Cluster, scheduler: Scheduler, down: Collection[str], now: float, most: float) -> State:
-        """The jobs and nodes at this moment, with the first `most` waiting jobs."""
+        """Return the jobs and nodes at this moment, with the first `most` waiting jobs."""
         past = self.past
-        state = _onto(past.state, scheduler.new_queue(), cluster, scheduler.lacks)
+        state = _copy_state(past.state, scheduler.new_queue(), cluster, scheduler.lacks)
         if state.waiting > most:
             first = itertools.islice(state.queue.in_order(now), int(most))
-            state = _onto(past.state, scheduler.new_queue(), cluster, scheduler.lacks,
+            state = _copy_state(past.state, scheduler.new_queue(), cluster, scheduler.lacks,
                                     [job.id for job in first])
         state.book.begin(now)
         for start in self._running(cluster):
             state.running[start.job.id] = start
-        for job_id, shares in state.lends.shares.items():  # what they have lost by that
+        for job_id, shares in state.lends.shares.items():  # deduct the time that they have lost by lending
             cluster.loans.recall(cluster, job_id, shares, now)
         for number, node in enumerate(cluster.nodes):
             if node.name in down:
@@ -239,23 +239,23 @@ class RunFiles:
         return state
 
     def submitted(self, line: str, now: float) -> tuple[list[Job], list[Details]]:
-        """The jobs of a line of a queue as they would be entered now, with what else they are submitted
-        with. LineError (a ValueError) for a line that is wrong; ValueError for a dependency on a job
-        that there is not, or that ended otherwise than wanted, and for large arrays."""
+        """Return the jobs of a queue line as they would be entered now, and their further details. Raises
+        LineError (a ValueError) for a wrong line, and ValueError for a dependency on a job that does not exist
+        or ended in another state than wanted, and for large arrays."""
         wanted = expanded(parse_line(line), self.settings.applications.queue.parent)
         state, ended = self.past.state, self.past.ended
         indices = wanted.fields.get("array", ())
         if len(indices) > MOST_TESTED:
             raise ValueError(f"an array of more than {MOST_TESTED} jobs is not forecast before it is "
                              "submitted; ask for a part of it")
-        after = still_open(resolved(wanted.fields.get("after", ()), state.names), ended)
+        after = unmet_dependencies(resolved(wanted.fields.get("after", ()), state.names), ended)
         first, details = job_of(self.settings, {**wanted.values, "after": after}, state.next_id, now)
         count = len(indices) or 1
         return ([first.but(id=first.id + at) for at in range(count)],
                 [details.of(indices[at], first.payload) if indices else details for at in range(count)])
 
     def _made(self) -> tuple[Cluster, Scheduler]:
-        """An empty cluster of the run's nodes, and its scheduler."""
+        """Return an empty cluster of the run's nodes, and its scheduler."""
         if self._cluster is None or self._scheduler is None:
             if self._nodes is None:
                 raise RunError(f"{self.run_directory.journal} does not say on which nodes the run is: "
@@ -273,16 +273,16 @@ class RunFiles:
         return cluster, self._scheduler.copy(cluster)
 
     def _running(self, cluster: Cluster) -> list[Start]:
-        """Book the jobs that run; what has no cores there any more is left out.
+        """Book the jobs that run. Jobs that no longer have cores on the present nodes are left out.
 
-        The cores of a job are free before its end is recorded: where two have the same, the later
-        one has them.
+        The cores of a job are free before its end is recorded: if two jobs have the same cores, the later one
+        has them.
         """
         found = []
         borrowers: dict[int, Placement] = {}
         lends = self.past.state.lends
         for job, start in sorted(self.past.running, key=lambda each: (
-                "lent" in each[1]["placement"], -each[1]["time"])):  # who borrows last
+                "lent" in each[1]["placement"], -each[1]["time"])):  # borrowers last
             placement = self._placement(start, self.past.run_of[job.id])
             if placement is not None and placement.lease is not None:
                 borrowers[job.id] = placement
@@ -294,12 +294,12 @@ class RunFiles:
         for room, loans in lends.left(cluster, borrowers, self.past.rooms):
             left = self._placement(*room)
             if left is not None:
-                cluster.loans.bequeath(cluster, left, loans)
-        lends.to_node(cluster)
+                cluster.loans.pass_to_borrowers(cluster, left, loans)
+        lends.apply_node_loans(cluster)
         return sorted(found, key=lambda each: each.booking.start)
 
     def _placement(self, start: Mapping[str, Any], under: Mapping[str, Any]) -> Placement | None:
-        """Where a job runs, on the nodes there are now."""
+        """Return where a job runs, on the present nodes."""
         assert self._cluster is not None
         if id(under) not in self._clusters:
             self._clusters[id(under)] = codec.cluster_of(under, self._cluster)
@@ -308,20 +308,18 @@ class RunFiles:
 
 
 def over(job: Job, end: EndRecord | None) -> str:
-    """What there is to say of a job that waits no longer, in a line; `end` is the record of its end, None: it runs."""
+    """Return one line about a job that no longer waits. `end` is the record of its end; None: it runs."""
     if end is None:
         return f"#{job.id} {job.app} runs"
     reason = f": {end['reason']}" if end.get("reason") else ""
     return f"#{job.id} {job.app} has ended as {end['state']}{reason}"
 
 
-def _onto(state: State, queue: JobQueue, cluster: Cluster, lacks: Callable[[Job], str] | None = None,
-          only: Collection[int] | None = None) -> State:
-    """What a frozen state says of the jobs that wait and run, as a state in which the waiting ones
-    are in the (empty) `queue`: a copy without a log. Nothing is kept of jobs that have ended, but
-    of those on which others depend; with `only` nothing of other jobs that wait. Running jobs are
-    to be booked on the `cluster`.
-    """
+def _copy_state(state: State, queue: JobQueue, cluster: Cluster, lacks: Callable[[Job], str] | None = None,
+                only: Collection[int] | None = None) -> State:
+    """Return a copy of `state`, without a log, whose waiting jobs are in the (empty) `queue`. Jobs that have
+    ended are left out unless others depend on them; with `only` also all waiting jobs that it does not name.
+    The caller has to book the running jobs on the `cluster`."""
     twin = State(queue, cluster, lacks, lends=state.lends.copy())
     queue.bound.update(state.queue.bound)
     twin.reservations.take_over(state.reservations)

@@ -1,4 +1,4 @@
-"""The forecast of a run: for each job when it is likely to start and to end."""
+"""The forecast of a run: for each job when it will probably start and end."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from vrm.ext.forecast.calibration import UNCALIBRATED, Calibration
 from vrm.ext.forecast import draws
 from vrm.ext.forecast.backtest import SHARES
 from vrm.ext.forecast.explain import Explainer
-from vrm.ext.forecast.frozen import Frozen
+from vrm.ext.forecast.frozen import FrozenRun
 from vrm.ext.forecast.replay import limits, replay
-from vrm.ext.forecast.sharing import shared_out
+from vrm.ext.forecast.parallel import run_in_processes
 from vrm.model import Job
 from vrm.model.measured.quantile import quantile
-from vrm.results.places import PlacementText
+from vrm.results.placement_text import PlacementText
 
 FORMAT = 1
-"""Of what is written."""
+"""Version of the written format."""
 
 
 class JobForecast(NamedTuple):
-    """What is expected of a job. Times in seconds since the epoch (live) or of the trace; infinity:
-    not in this allocation, with whose end jobs are interrupted.
+    """The forecast of one job. Times are in seconds since the epoch (live) or of the trace. Infinity means: not
+    in this allocation, at whose end running jobs are interrupted.
 
-    `start` and `end` are the medians of the draws, which miss least; four starts of five lie in `p10`
-    to `p90`, four ends of five in `end_p10` to `end_p90`; `latest` is the start if all jobs take as
-    long as their users allow. `chance` (0 to 1) is that it starts in this allocation. `reason` says in a
-    few words why it waits. `likely` is the start, and `nodes` where it runs, if each job takes as
-    long as it is likely to. `drawn` are p10, p90, end_p10 and end_p90 before they were calibrated.
+    `start` and `end` are the medians of the draws, which have the smallest error; four of five starts lie in
+    `p10` to `p90`, four of five ends in `end_p10` to `end_p90`. `latest` is the start if all jobs take as long
+    as their users allow. `chance` (0 to 1) is the probability that it starts in this allocation. `reason` says
+    in a few words why it waits. `likely` is the start, and `nodes` the place, if each job takes its probable
+    time. `drawn` are p10, p90, end_p10 and end_p90 before calibration.
     """
 
     id: int
@@ -52,9 +52,9 @@ class JobForecast(NamedTuple):
 
 
 class Forecast(NamedTuple):
-    """What is expected of the jobs that run and wait at `time`, after `position` events, from
-    `members` draws. `calibrated` is "" or says why ranges are not yet to be believed.
-    `allocation_end`: infinity where there is none."""
+    """The forecast of all jobs that run and wait at `time`, after `position` events, from `members` draws.
+    `calibrated` is "" or the reason why the ranges are not reliable yet. `allocation_end` is infinity if the
+    allocation has no end."""
 
     time: float
     position: int
@@ -64,7 +64,7 @@ class Forecast(NamedTuple):
     jobs: tuple[JobForecast, ...]
 
     def record(self) -> dict[str, Any]:
-        """It as JSON values; None stands for infinity."""
+        """Return the forecast as JSON values; None replaces infinity."""
         return {"format": FORMAT, **{name: _plain(value) for name, value
                                      in zip(self._fields[:-1], self[:-1])},
                 "jobs": [{name: _plain(value) for name, value in job._asdict().items()}
@@ -72,7 +72,7 @@ class Forecast(NamedTuple):
 
     @classmethod
     def read(cls, record: Mapping[str, Any]) -> Forecast:
-        """The forecast of such values, which have been checked (see `vrm.ext.forecast.files`)."""
+        """Return the forecast with these JSON values, which were checked before (see `vrm.ext.forecast.files`)."""
         jobs = tuple(JobForecast(**{name: _number(value) for name, value in job.items()})
                      for job in record["jobs"])
         return cls(jobs=jobs, **{name: _number(record[name]) for name in cls._fields[:-1]})
@@ -93,26 +93,27 @@ def _number(value: Any) -> Any:
 _NEVER = math.inf, math.inf
 
 BATCH, FEWEST = 10, 20
-"""Draws from one look whether more are needed to the next, and at the least."""
+"""Number of draws between two tests of whether more are needed, and the least number of draws."""
 
 SETTLED = 0.05
-"""Of the distance from now that an end of a range may move by from one look to the next."""
+"""Greatest relative movement of a range's end between two tests that counts as settled: a fraction of its
+distance from now."""
 
 SHORT = 60.0
-"""Seconds from now below which the distance is not a measure."""
+"""Least distance from now that is used for that fraction, in seconds."""
 
 
 WORTH = 0.5
-"""Seconds of one process that draws must take to be shared out."""
+"""Seconds that the remaining draws must take in one process before they are distributed to several."""
 
 
 class Ensemble:
-    """The starts and ends of the jobs of a run in one draw after the other, in seconds; infinity where
-    a job does not start in this allocation. There are `most` draws, or as many as it takes until
-    the ends of ranges move by no more than `settled` (see SETTLED). Where they take long, up to
-    `processes` share them; what they find is the same."""
+    """The starts and ends of the jobs of a run in each draw, in seconds; infinity if a job does not start in
+    this allocation. There are at most `most` draws; drawing stops earlier when the ends of ranges move by at
+    most `settled` (see SETTLED). Draws that take long are distributed to up to `processes` processes; the
+    result is the same."""
 
-    def __init__(self, frozen: Frozen, jobs: Sequence[Job], most: int, settled: float = SETTLED,
+    def __init__(self, frozen: FrozenRun, jobs: Sequence[Job], most: int, settled: float = SETTLED,
                  processes: int = 1) -> None:
         self._frozen = frozen
         self._moves = settled
@@ -128,17 +129,18 @@ class Ensemble:
                 break
 
     def _add(self, until: int) -> None:
-        """Draw until there are so many."""
+        """Draw until there are `until` draws."""
         begun, number = time.perf_counter(), len(self.starts)
         self._keep([self._row(number)])
         number += 1
         seconds = (time.perf_counter() - begun) * (until - number)
         processes = min(self._processes, until - number) if seconds >= WORTH else 1
-        self._keep(shared_out(lambda part: [self._row(member) for member in range(number + part[0], until, part[1])],
-                              processes))
+        self._keep(run_in_processes(lambda part: [self._row(member) for member in range(number + part[0], until,
+                                                                                        part[1])],
+                                    processes))
 
     def _row(self, member: int) -> list[tuple[float, float]]:
-        """When the jobs start and end in a draw."""
+        """Return when each job starts and ends in draw number `member`."""
         found = replay(self._frozen, self._draws.of(member))
         return [found[job_id][:2] if job_id in found else _NEVER for job_id in self._ids]
 
@@ -148,23 +150,23 @@ class Ensemble:
             self.ends.append([each[1] for each in row])
 
     def _settled(self, before: Iterable[Sequence[float]], now: Iterable[Sequence[float]]) -> bool:
-        """Whether no end of a range has moved too far."""
+        """Return whether no end of a range has moved too far."""
         return all(old[side] == new[side] or abs(new[side] - old[side])
                    <= self._moves * max(min(old[side], new[side]) - self._frozen.now, SHORT)
                    for old, new in zip(before, now) for side in (0, 2))
 
 
 def quantiles(values: Sequence[Sequence[float]]) -> Iterator[list[float]]:
-    """P10, P50 and P90 of each column of a table, infinite values among them."""
+    """Return P10, P50 and P90 of each column of a table, which may contain infinity."""
     return ([quantile(column, share) for share in SHARES] for column in map(sorted, zip(*values)))
 
 
-def forecast(frozen: Frozen, members: int = 50, calibration: Calibration | None = None,
+def forecast(frozen: FrozenRun, members: int = 50, calibration: Calibration | None = None,
              tries: int = 0, processes: int = 1) -> Forecast:
-    """What is to be expected of a run. The same state, with the same calibration, gives the same
-    forecast. Without `members` starts are those of the likely run, and ranges have no width. `tries`:
-    how many replays are made for the reasons why jobs wait; 0: none is given. Up to `processes` share
-    draws that take long."""
+    """Return the forecast of a run. Equal states with equal calibrations give equal forecasts. With `members`
+    0, starts are those of the probable run, and ranges have no width. `tries` is the number of replays made to
+    find out why jobs wait; with 0 no reasons are given. Draws that take long are distributed to up to
+    `processes` processes."""
     late = replay(frozen, limits)
     explainer = Explainer(frozen, draws.likely(frozen))
     plan, reasons = explainer.plan, explainer.brief(tries) if tries else {}

@@ -1,12 +1,12 @@
-"""The key `Forecast` of the configuration."""
+"""The configuration key `Forecast`."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from vrm.config.values import Switch
+from vrm.config.value_types import Switch
 
 
 def forecast() -> tuple[Any, Any]:
-    """Whether a process beside the manager forecasts when jobs start."""
+    """Whether a background process of the manager forecasts when jobs start."""
     return Switch, True

@@ -1,7 +1,7 @@
-"""One replay: what happens to the jobs of a run if each takes as long as is assumed.
+"""One replay: what happens to the jobs of a run if each takes an assumed time.
 
-The dispatcher that decides is the run's own, and it sees what it would see: the users' limits or
-what is expected. How long jobs really take is known to the replay alone.
+The run's own dispatcher decides, and it sees what it would see in reality: the users' limits, or the expected
+run times. Only the replay knows how long jobs really take.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from collections.abc import Callable, Iterable, Set
 
 from vrm.ext.forecast.draws import OVERDUE
-from vrm.ext.forecast.frozen import Frozen
+from vrm.ext.forecast.frozen import FrozenRun
 from vrm.model import Job
 from vrm.model.cluster import Booking
 from vrm.model.placement import Placement
@@ -21,12 +21,12 @@ from vrm.simulation.engine import Recorder, Simulator
 from vrm.workload.submission import Submission
 
 Durations = Callable[[Job, float], float]
-"""How long a job takes from its start to its end, in seconds, of which it has run some already (0:
-it waits): more than these."""
+"""Returns how many seconds a job takes from its start to its end, given the job and the seconds that it has run
+already (0: it waits). The result is greater than the latter."""
 
 
-class Planned(NamedTuple):
-    """When a job starts and ends, in seconds, and where; `backfilled`: it overtakes another."""
+class PlannedJob(NamedTuple):
+    """When a job starts and ends, in seconds, and where. `backfilled`: it overtakes another job."""
 
     start: float
     end: float
@@ -34,27 +34,27 @@ class Planned(NamedTuple):
     backfilled: bool
 
 
-class _Plan(Recorder):
-    """Notes when jobs end."""
+class _PlanRecorder(Recorder):
+    """Records when jobs end."""
 
     def __init__(self) -> None:
-        self.jobs: dict[int, Planned] = {}
+        self.jobs: dict[int, PlannedJob] = {}
 
     def ended(self, booking: Booking, start: Start, end: float, status: str) -> None:
-        self.jobs[booking.job.id] = Planned(booking.start, end, booking.placement, start.backfilled)
+        self.jobs[booking.job.id] = PlannedJob(booking.start, end, booking.placement, start.backfilled)
 
 
 def limits(job: Job, ran: float) -> float:
-    """A job takes as long as its user's limit lets it."""
+    """Return the run time of a job that takes as long as its user's limit allows."""
     return max(job.walltime, ran + OVERDUE)
 
 
-def replay(frozen: Frozen, durations: Durations, more: Iterable[Submission] = (), until: Set[int] = frozenset(),
-           started: bool = False) -> dict[int, Planned]:
-    """The jobs that run, and those that start in this allocation, by id. `more` are jobs that nobody knows of yet, in
-    order of time, with their run times. With `until` the replay stops when these jobs have ended, `started`: when
-    they have all started, since their ends are known then. Others are in what it gives if they have ended by then, or
-    run."""
+def replay(frozen: FrozenRun, durations: Durations, more: Iterable[Submission] = (), until: Set[int] = frozenset(),
+           started: bool = False) -> dict[int, PlannedJob]:
+    """Return, by id, the jobs that run and those that start in this allocation. `more` are jobs that are not
+    known yet, in order of time, with their run times. With `until` the replay stops when these jobs have ended;
+    with `started` also, when they have all started, since their ends are known then. Other jobs are in the
+    result if they have ended by then or run."""
     run = frozen.run.copy()
     state, now = run.state, frozen.now
     runs, loans = {}, state.cluster.loans
@@ -64,7 +64,7 @@ def replay(frozen: Frozen, durations: Durations, more: Iterable[Submission] = ()
         runs[booking.job.id] = max(durations(booking.job, max(0.0, ran)), ran) + lost
     for job in frozen.waiting():
         runs[job.id] = durations(job, 0.0)
-    plan = _Plan()
+    plan = _PlanRecorder()
     rate = (CoRunning(state.cluster, frozen.speedups, ideal=False)
             if frozen.speedups is not None or loans or run.scheduler.dispatcher.lends else None)
     simulator = Simulator.of(run, plan, runs, now, frozen.kill, rate, frozen.end,
@@ -77,6 +77,6 @@ def replay(frozen: Frozen, durations: Durations, more: Iterable[Submission] = ()
             break
     for booking in state.cluster.running():  # the allocation ends before they do
         job = booking.job
-        plan.jobs[job.id] = Planned(booking.start, booking.start + simulator.executor.runs[job.id],
-                                    booking.placement, False)
+        plan.jobs[job.id] = PlannedJob(booking.start, booking.start + simulator.executor.runs[job.id],
+                                       booking.placement, False)
     return plan.jobs

@@ -1,8 +1,8 @@
-"""How good the forecasts of a run were: the first one of each job that had to wait is kept, and compared
-with when the job started.
+"""How good the forecasts of a run were. The first forecast of each job that had to wait is kept, and compared
+with the job's real start.
 
-The file `forecasts.jsonl` has a line for each. It is only ever appended to: a line that a crash has
-left half-written is passed over, and so is whatever else is not a forecast.
+The file `forecasts.jsonl` has one line for each forecast. Lines are only appended; a half-written line of a
+crash and any other line that is not a forecast are ignored.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from vrm.ext.forecast.calibration import NEEDED, Calibration
 from vrm.ext.forecast.forecast import Forecast, JobForecast
-from vrm.model.forms import shapes
+from vrm.model.forms import json_checks
 from vrm.model.quantities import said
 from vrm.system.files import naming, open_own, read_own
 
 NAME = "forecasts.jsonl"
-"""Of the file in a run's directory."""
+"""Name of the file in a run's directory."""
 
 CLOSE = 600.0
-"""Seconds within which a forecast is close, as others count it (Brown, 2022)."""
+"""Error in seconds up to which a forecast counts as close, as in other work (Brown, 2022)."""
 
 FACTOR = 2.0
-"""Within which a wait is as forecast."""
+"""Factor up to which a wait counts as forecast."""
 
 INSTANT = 1.0
-"""Seconds below which waits are not told apart when they are divided."""
+"""Shorter waits, in seconds, count as this long when they are divided."""
 
 
 class Made(NamedTuple):
-    """A forecast of a job that waits, as it was made at `time`; the rest as of `JobForecast`.
-    `calibrated`: whether its range was."""
+    """The forecast of a waiting job, made at `time`; the other attributes are as in `JobForecast`.
+    `calibrated`: its range was calibrated."""
 
     id: int
     time: float
@@ -52,22 +52,22 @@ class Made(NamedTuple):
 
     @classmethod
     def of(cls, job: JobForecast, of: Forecast) -> Made:
-        """That of a job in a forecast."""
+        """Return the forecast of one job in the forecast `of`."""
         return cls(job.id, of.time, job.p10, job.start, job.p90, job.latest, job.end_p10, job.end,
                    job.end_p90, job.drawn, not of.calibrated)
 
     def line(self) -> str:
-        """It as a line of the file."""
+        """Return the forecast as a line of the file."""
         return json.dumps({name: _finite(value) for name, value in self._asdict().items()}) + "\n"
 
     @classmethod
     def read(cls, line: str) -> Made | None:
-        """The forecast of a line; None when it is none."""
+        """Return the forecast in a line; None if the line is not a forecast."""
         try:
             found = json.loads(line)
         except (ValueError, RecursionError):
             return None
-        if shapes.fault(found, _SHAPE, {}):
+        if json_checks.fault(found, _SHAPE, {}):
             return None
         values: dict[str, Any] = {name: math.inf if found[name] is None else found[name]
                                   for name in cls._fields}
@@ -81,15 +81,15 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and math.isinf(value) else value
 
 
-_TIME = shapes.maybe(shapes.number)
-_SHAPE: Mapping[str, shapes.Check] = {
+_TIME = json_checks.maybe(json_checks.number)
+_SHAPE: Mapping[str, json_checks.Check] = {
     **dict.fromkeys(("p10", "start", "p90", "latest", "end_p10", "end", "end_p90"), _TIME),
-    "id": shapes.count, "time": shapes.number, "calibrated": shapes.flag,
-    "drawn": shapes.list_of(_TIME, 4)}
+    "id": json_checks.count, "time": json_checks.number, "calibrated": json_checks.flag,
+    "drawn": json_checks.list_of(_TIME, 4)}
 
 
 def read(path: Path) -> tuple[list[Made], int]:
-    """The forecasts of a file, and how many lines of it are none. OSError when it cannot be read."""
+    """Return the forecasts in a file, and the number of its other lines. Raises OSError if it cannot be read."""
     found, wrong = [], 0
     for line in read_own(path).decode("utf-8", "replace").splitlines():
         made = Made.read(line)
@@ -101,15 +101,15 @@ def read(path: Path) -> tuple[list[Made], int]:
 
 
 Times = Callable[[int], float | None]
-"""When a job has started, or ended, in seconds; None: it has not."""
+"""Returns when a job has started, or ended, in seconds; None: it has not."""
 
 
 class Log:
-    """The forecasts of one run: kept in a file, and what follows from those that have come true.
+    """The forecasts of one run, in a file, and the calibration that results from those that have come true.
     `calibration` is that of the next forecast."""
 
     def __init__(self, path: Path) -> None:
-        """Go on with a file. OSError when it cannot be read."""
+        """Open the log in a file, which may not exist yet. Raises OSError if it cannot be read."""
         self._path = path
         self.calibration = Calibration()
         self._starting: dict[int, Made] = {}
@@ -128,8 +128,8 @@ class Log:
             self._starting[made.id] = self._ending[made.id] = made
 
     def note(self, found: Forecast) -> None:
-        """Keep the forecasts of jobs that wait and have none yet, and are expected to start. OSError
-        when the file cannot be written; then they are kept in memory."""
+        """Keep the forecasts of waiting jobs that have none yet and are expected to start. Raises OSError if
+        the file cannot be written; the forecasts are then kept in memory only."""
         new = [Made.of(job, found) for job in found.jobs
                if not job.running and job.start < math.inf and job.id not in self._known]
         if not new:
@@ -142,7 +142,7 @@ class Log:
             file.write(b"\n" * bool(torn) + "".join(each.line() for each in new).encode())
 
     def learn(self, started: Times, ended: Times) -> None:
-        """Learn from the forecasts that have come true since the last time."""
+        """Learn from the forecasts that have come true since the last call."""
         events = [(truth, 0, made) for made in self._starting.values()
                   if (truth := started(made.id)) is not None]
         events += [(truth, 1, made) for made in self._ending.values()
@@ -153,7 +153,7 @@ class Log:
 
 
 def learn(calibration: Calibration, made: Made, truth: float, ended: bool = False) -> None:
-    """What a forecast teaches of which it is known when the job started, or `ended`."""
+    """Update the calibration with a forecast whose job started, or with `ended` ended, at `truth` (seconds)."""
     truth = max(truth, made.time)  # clocks differ
     if ended:
         shown = [made.end_p10, made.end_p90] if made.calibrated else []
@@ -163,7 +163,7 @@ def learn(calibration: Calibration, made: Made, truth: float, ended: bool = Fals
         calibration.starts.learn(made.drawn[0], made.drawn[1], truth, shown)
 
 
-class Known(NamedTuple):
+class ScoredForecast(NamedTuple):
     """A forecast that has come true: the job started at `truth` (seconds)."""
 
     made: Made
@@ -175,24 +175,25 @@ class Known(NamedTuple):
         return self.truth - self.made.time
 
 
-def came_true(made: Iterable[Made], started: Times) -> list[Known]:
-    """The first forecast of each job that has started, in the order in which they were made. Where
-    clocks differ no start is before its forecast."""
+def scored_forecasts(made: Iterable[Made], started: Times) -> list[ScoredForecast]:
+    """Return the first forecast of each job that has started, in the order in which they were made. A start
+    before its forecast, which differing clocks can cause, is set to the time of the forecast."""
     first: dict[int, Made] = {}
     for each in made:
         first.setdefault(each.id, each)
-    return [Known(each, max(truth, each.time)) for each in first.values()
+    return [ScoredForecast(each, max(truth, each.time)) for each in first.values()
             if each.start < math.inf and (truth := started(each.id)) is not None]
 
 
 class Score(NamedTuple):
-    """How good some forecasts were. Errors and waits in seconds; shares from 0 to 1.
+    """How good some forecasts were. Errors and waits are in seconds, fractions from 0 to 1.
 
-    `number` forecasts; `wait`: the mean time from forecast to start; `mean` and `median` of the
-    absolute errors; `bias`: the mean error, above 0 when jobs started earlier than forecast; `factor`:
-    waits that were wrong by no more than a factor of 2; `close`: starts within ten minutes; `bound`:
-    starts no later than `latest`. Of the `ranged` ones, whose ranges were calibrated, `coverage` lie in
-    their range, `early` before it and `late` behind it (nan where there are none).
+    `number` counts the forecasts. `wait` is the mean time from forecast to start; `mean` and `median` are those
+    of the absolute errors; `bias` is the mean error, positive if jobs started earlier than forecast. `factor`
+    is the fraction of waits that were wrong by at most a factor of 2, `close` that of starts within ten
+    minutes, `bound` that of starts not later than `latest`. Of the `ranged` forecasts, whose ranges were
+    calibrated, the fraction `coverage` lies in its range, `early` before it and `late` after it (nan if there
+    are none).
     """
 
     number: int
@@ -210,11 +211,11 @@ class Score(NamedTuple):
 
     @property
     def relative(self) -> float:
-        """The mean error in mean waits."""
+        """The mean error divided by the mean wait."""
         return self.mean / self.wait if self.wait else math.nan
 
     def lines(self) -> list[str]:
-        """It for people."""
+        """Return the score as lines of text."""
         bias = ("0s" if round(self.bias) == 0 else
                 f"{said(abs(self.bias))} {'before' if self.bias > 0 else 'after'} what was forecast")
         found = [("forecasts that came true", f"{self.number}, the mean wait was {said(self.wait)}"),
@@ -230,13 +231,13 @@ class Score(NamedTuple):
         return [f"{name:26} {text}" for name, text in found]
 
     def record(self) -> dict[str, Any]:
-        """It as JSON values."""
+        """Return the score as JSON values."""
         return {name: None if isinstance(value, float) and math.isnan(value) else value
                 for name, value in self._asdict().items()}
 
     @classmethod
-    def of(cls, known: Sequence[Known], start: Callable[[Made], float] = lambda made: made.start) -> Score:
-        """That of at least one forecast; `start` is the time that is compared."""
+    def of(cls, known: Sequence[ScoredForecast], start: Callable[[Made], float] = lambda made: made.start) -> Score:
+        """Return the score of at least one forecast; `start` returns the time that is compared."""
         errors = [start(each.made) - each.truth for each in known]
         ranged = [each for each in known if each.made.calibrated]
         early = share(each.truth < each.made.p10 for each in ranged)
@@ -251,12 +252,12 @@ class Score(NamedTuple):
 
 
 def similar(one: float, other: float) -> bool:
-    """Whether two waits (s) differ by no more than a factor of 2."""
+    """Return whether two waits (seconds) differ by at most a factor of 2."""
     one, other = max(one, INSTANT), max(other, INSTANT)
     return one <= FACTOR * other and other <= FACTOR * one
 
 
 def share(values: Iterable[bool]) -> float:
-    """The share of those that are true; nan where there are none."""
+    """Return the fraction of values that are true; nan if there are none."""
     found = list(values)
     return sum(found) / len(found) if found else math.nan

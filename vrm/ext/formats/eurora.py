@@ -1,12 +1,12 @@
-"""Traces of Eurora, the machine of AccaSim's authors (CINECA, 2014), in the form in which their group
-publishes them.
+"""Traces of Eurora, the machine of AccaSim's authors (CINECA, 2014), in the format in which their group publishes
+them.
 
 One line is a job:
 
     id;program;user;queue;submitted__node;cores;gpus;mics;KiB#...__start;end;nodes;cores;memory;limit;...
 
-with dates as `2014-03-31 11:09:04` and the limit as hours and minutes. What the job held on its nodes
-counts, not what it asked for.
+with dates such as `2014-03-31 11:09:04` and the limit as hours and minutes. The reader uses what the job held on its
+nodes, not what it requested.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import re
 from collections.abc import Iterator
 
 from vrm.model.amounts import GPU, MEMORY
-from vrm.workload.rows import Asked, Rows, moment, program
+from vrm.workload.rows import RowRequest, Rows, moment, program
 
 _LINE = re.compile(r"(\d+);([^;]*);([^;]*);([^;]*);([^;_]*)__([^_]*)__(.*)")
 
 
 class EuroraTrace(Rows):
-    """The jobs of a trace."""
+    """Reads the jobs of a trace."""
 
     @staticmethod
     def tells(line: str) -> bool:
-        """Whether a line is one of a trace."""
+        """Return whether a line is one of a trace."""
         return _LINE.match(line) is not None
 
-    def asked(self) -> Iterator[Asked]:
-        """What the lines say."""
+    def asked(self) -> Iterator[RowRequest]:
+        """Yield the jobs of the lines."""
         for number, line in self.lines():
             if not line.strip():
                 continue
@@ -50,6 +50,6 @@ class EuroraTrace(Rows):
                 raise self.wrong(f"{error}; the form is id;program;user;queue;submitted__node;cores;"
                                  "gpus;mics;KiB#__start;end;nodes;cores;memory;HH:MM;...", number) from error
             total: dict[str, float] = {MEMORY: memory / (1 << 20), GPU: gpus, "mic": mics}
-            yield Asked(int(found[1]), submit, end - begin, 3600.0 * int(hours) + 60.0 * int(minutes or 0),
-                        len(parts), cores, total=total, user=found[3], app=program(found[2]),
-                        queue=found[4], start=begin)
+            yield RowRequest(int(found[1]), submit, end - begin, 3600.0 * int(hours) + 60.0 * int(minutes or 0),
+                             len(parts), cores, total=total, user=found[3], app=program(found[2]),
+                             queue=found[4], start=begin)

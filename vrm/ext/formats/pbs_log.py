@@ -1,9 +1,9 @@
 """Accounting logs of PBS (OpenPBS, PBS Professional) and Torque: lines `date;type;id;key=value ...`.
 
-A job is its `E` record, which says what was asked for and when it ran; other records are no jobs. A
-request is `Resource_List.select` (chunks, `2:ncpus=16:mem=4gb:ngpus=2`), Torque's `Resource_List.nodes`
-(`2:ppn=6:gpus=1`), or the totals `ncpus`, `nodect`, `mem`, `ngpus`. Chunks are on nodes of their own,
-under `place=pack` all on one. Several days' logs can be put together with `cat`.
+A job is its `E` record, which has its request and its times; other records are ignored. A request is
+`Resource_List.select` (chunks, `2:ncpus=16:mem=4gb:ngpus=2`), Torque's `Resource_List.nodes` (`2:ppn=6:gpus=1`), or
+the totals `ncpus`, `nodect`, `mem`, `ngpus`. Each chunk is on its own node; with `place=pack`, all are on one. The
+logs of several days can be joined with `cat`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 
 from vrm.model.amounts import GPU, MEMORY
-from vrm.workload.rows import Asked, Rows, clock, gibibytes, program, whole
+from vrm.workload.rows import RowRequest, Rows, clock, gibibytes, program, whole
 
 _RECORD = re.compile(r"\d\d/\d\d/\d{4} \d\d:\d\d:\d\d;([A-Za-z]);([^;]*);(.*)")
 _PAIR = re.compile(r'([\w.]+)=("[^"]*"|\S*)')
@@ -22,17 +22,17 @@ _NO_AMOUNTS = ("walltime", "cput", "place", "select", "nodes", "nodect", "needno
 
 
 class PbsLog(Rows):
-    """The jobs of a log that have ended."""
+    """Reads the jobs of a log that have ended."""
 
     @staticmethod
     def tells(line: str) -> bool:
-        """Whether a line is a record of a log."""
+        """Return whether a line is a record of a log."""
         return _RECORD.match(line) is not None
 
-    def asked(self) -> Iterator[Asked]:
-        """What the records say."""
+    def asked(self) -> Iterator[RowRequest]:
+        """Yield the jobs of the records."""
         numbers: dict[str, int] = {}
-        kept: dict[str, Asked] = {}
+        kept: dict[str, RowRequest] = {}
         for number, line in self.lines():
             if not line.strip() or line.startswith("#"):
                 continue
@@ -61,7 +61,7 @@ class PbsLog(Rows):
             kept[name] = one
         yield from kept.values()
 
-    def _job(self, name: str, says: dict[str, str], numbers: dict[str, int]) -> Asked:
+    def _job(self, name: str, says: dict[str, str], numbers: dict[str, int]) -> RowRequest:
         begin, end = float(says["start"]), float(says["end"])
         submit = float(says.get("qtime") or says.get("ctime") or begin)
         wanted = {key.partition(".")[2]: value for key, value in says.items()
@@ -77,20 +77,20 @@ class PbsLog(Rows):
         place = wanted.get("place", "")
         if place.startswith("pack"):
             nodes = 1
-        return Asked(_number(name, numbers), submit, end - begin, clock(wanted.get("walltime", "")),
-                     nodes, cores, total=self._total(wanted, chunks),
-                     exclusive="excl" in place, user=says.get("user", ""),
-                     app=program(says.get("jobname", "")), queue=says.get("queue", ""), start=begin)
+        return RowRequest(_number(name, numbers), submit, end - begin, clock(wanted.get("walltime", "")),
+                          nodes, cores, total=self._total(wanted, chunks),
+                          exclusive="excl" in place, user=says.get("user", ""),
+                          app=program(says.get("jobname", "")), queue=says.get("queue", ""), start=begin)
 
     def _total(self, wanted: dict[str, str], chunks: list[tuple[int, dict[str, str]]]) -> dict[str, float]:
-        """The amounts of resources that a job has in all."""
+        """Return the amounts of resources that a job has in total."""
         total: dict[str, float] = {}
         for count, each in chunks:
             for key, value in each.items():
                 amount = _amount(key, value)
                 if amount:
                     total[_NAMES.get(key, key)] = total.get(_NAMES.get(key, key), 0) + count * amount
-        for key in ("mem", "ngpus"):  # totals, where the chunks do not say it
+        for key in ("mem", "ngpus"):  # totals, if the chunks do not have the amounts
             if key in wanted and _NAMES[key] not in total:
                 total[_NAMES[key]] = _amount(key, wanted[key]) or 0.0
         for key, value in wanted.items():
@@ -103,7 +103,7 @@ _NAMES = {"mem": MEMORY, "ngpus": GPU, "gpus": GPU, "nmics": "mic", "mics": "mic
 
 
 def _amount(key: str, value: str) -> float | None:
-    """The amount of a resource of a chunk; None for what is not an amount."""
+    """Return the amount of a resource of a chunk; None if it is not an amount."""
     if key == "mem":
         return gibibytes(value)
     if key in _CORES or (key in _NO_AMOUNTS and key != "ngpus"):
@@ -112,7 +112,7 @@ def _amount(key: str, value: str) -> float | None:
 
 
 def _chunks(wanted: dict[str, str]) -> list[tuple[int, dict[str, str]]]:
-    """How many chunks there are of what, of `select` or Torque's `nodes`."""
+    """Return the chunks of `select` or Torque's `nodes`: for each, their number and their values."""
     found: list[tuple[int, dict[str, str]]] = []
     for part in filter(None, (wanted.get("select") or wanted.get("nodes") or "").split("+")):
         first, *words = part.split(":")
@@ -120,7 +120,7 @@ def _chunks(wanted: dict[str, str]) -> list[tuple[int, dict[str, str]]]:
         if first.isdigit():
             count = int(first)
         else:
-            words = [first, *words]  # the name of a host, or a chunk without its number
+            words = [first, *words]  # the name of a host, or a chunk without a number
         pairs = (word.partition("=") for word in words)
         found.append((count, {key: value for key, equals, value in pairs if equals}))
     return found
@@ -131,7 +131,7 @@ def _first(says: dict[str, str], names: tuple[str, ...]) -> str:
 
 
 def _number(name: str, numbers: dict[str, int]) -> int:
-    """`1234` of `1234.server`; a job `1234[5]` of an array has a number of its own, above 2^40."""
+    """Return 1234 for `1234.server`; a job `1234[5]` of an array gets its own number, above 2^40."""
     text = name.partition(".")[0]
     if text.isdigit():
         return int(text)

@@ -1,9 +1,9 @@
 """Dumps of Slurm's accounting: `sacct --parsable2` (or `--parsable`) with a header line.
 
-What a job held is taken from AllocTRES, else ReqTRES, else the columns NNodes, NCPUS, ReqMem and
-AllocGRES. Lines of steps are no jobs. Jobs of an array and parts of a heterogeneous job are jobs of
-their own. Of a job that was requeued (`sacct --duplicates`) the last run counts. Columns: the manual
-page of sacct; ReqMem ends in `n` (each node) or `c` (each core) before Slurm 21.08.
+What a job held is taken from AllocTRES, otherwise from ReqTRES, otherwise from the columns NNodes, NCPUS, ReqMem and
+AllocGRES. Lines of steps are ignored. Jobs of an array and parts of a heterogeneous job are separate jobs. For a job
+that was requeued (`sacct --duplicates`), the last run is used. Columns: the manual page of sacct; ReqMem ends in `n`
+(each node) or `c` (each core) before Slurm 21.08.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import re
 from collections.abc import Iterator
 
 from vrm.model.amounts import GPU, MEMORY
-from vrm.workload.rows import Asked, Rows, clock, gibibytes, moment, program, whole
+from vrm.workload.rows import RowRequest, Rows, clock, gibibytes, moment, program, whole
 
 DUMP = ("sacct -a -X -S 2024-01-01 -E 2024-02-01 --parsable2 --format=JobIDRaw,JobID,User,JobName,"
         "Partition,Submit,Start,End,ElapsedRaw,TimelimitRaw,State,NNodes,NCPUS,ReqMem,AllocTRES,"
         "ReqTRES,Constraints > sacct.txt")
-"""The command that makes a dump with all that is read."""
+"""The command that makes a dump with all columns that are read."""
 
 SIZES = ("AllocTRES", "ReqTRES", "NCPUS", "AllocCPUS", "ReqCPUS")
 """At least one of these columns is needed."""
@@ -27,23 +27,23 @@ _GRES = re.compile(r"(?:gres[:/])?([A-Za-z_][\w.+-]*)(?::([A-Za-z_][\w.+-]*))?(?
 
 
 class SacctDump(Rows):
-    """The jobs of a dump that ran and have ended."""
+    """Reads the jobs of a dump that ran and have ended."""
 
     @staticmethod
     def tells(first: str) -> bool:
-        """Whether a file's first line is the header of a dump."""
+        """Return whether a file's first line is the header of a dump."""
         names = first.strip().split("|")
         return len(names) > 2 and any(name in ("JobID", "JobIDRaw") for name in names)
 
-    def asked(self) -> Iterator[Asked]:
-        """What the lines say."""
+    def asked(self) -> Iterator[RowRequest]:
+        """Yield the jobs of the lines."""
         lines = self.lines()
         number, header = next(((number, line) for number, line in lines if line.strip()), (1, ""))
         names = header.strip().split("|")
         place = {name: index for index, name in enumerate(names) if name}
         self._check(number, place)
-        width = len(names) - (not names[-1])  # --parsable has a | behind the last column, too
-        kept: dict[str, Asked] = {}
+        width = len(names) - (not names[-1])  # with --parsable, a | also follows the last column
+        kept: dict[str, RowRequest] = {}
         numbers: dict[str, int] = {}
         for number, line in lines:
             if not line.strip():
@@ -77,8 +77,8 @@ class SacctDump(Rows):
         if missing:
             raise self.wrong(f"no column {', '.join(missing)}; make the dump with: {DUMP}", number)
 
-    def _job(self, row: dict[str, str], numbers: dict[str, int]) -> Asked | None:
-        """What a line says; None for a job that never ran or has not ended, which is counted."""
+    def _job(self, row: dict[str, str], numbers: dict[str, int]) -> RowRequest | None:
+        """Return the job of a line; None for a job that never ran or has not ended, which is counted."""
         state = row["State"].split(" ")[0].rstrip("+")
         begin, end = moment(row["Start"]), moment(row.get("End", ""))
         submit = moment(row["Submit"])
@@ -98,14 +98,14 @@ class SacctDump(Rows):
         if row.get("TimelimitRaw", "").isdigit():
             limit = 60.0 * int(row["TimelimitRaw"])
         nodes, cores, total, per_node, licences = self._held(row)
-        return Asked(_number(row, numbers), submit, run, limit, nodes, cores, total=total,
-                     per_node=per_node, licences=licences, features=self._features(row),
-                     user=row.get("User", ""), app=program(row.get("JobName", "")),
-                     queue=row.get("Partition", "").split(",")[0], start=begin)
+        return RowRequest(_number(row, numbers), submit, run, limit, nodes, cores, total=total,
+                          per_node=per_node, licences=licences, features=self._features(row),
+                          user=row.get("User", ""), app=program(row.get("JobName", "")),
+                          queue=row.get("Partition", "").split(",")[0], start=begin)
 
     def _held(self, row: dict[str, str]) -> tuple[int, int, dict[str, float], dict[str, float],
                                                   dict[str, float]]:
-        """Nodes, cores, amounts over all nodes and of each, licences."""
+        """Return nodes, cores, amounts over all nodes, amounts of each node, and licences."""
         tres = _tres(row.get("AllocTRES", "") or row.get("ReqTRES", ""))
         more = _tres(row.get("ReqTRES", ""))
         nodes = whole(tres.get("node", "") or row.get("NNodes", "") or row.get("AllocNodes", "")
@@ -144,8 +144,8 @@ class SacctDump(Rows):
 
 
 def _number(row: dict[str, str], numbers: dict[str, int]) -> int:
-    """The number of a job: JobIDRaw, else JobID; a job `7_3` of an array, or `7+1`, without JobIDRaw
-    has a number of its own, above 2^40."""
+    """Return the number of a job: JobIDRaw, otherwise JobID. A job `7_3` of an array, or `7+1`, without JobIDRaw gets
+    its own number, above 2^40."""
     for name in ("JobIDRaw", "JobID"):
         if row.get(name, "").isdigit():
             return int(row[name])
@@ -156,14 +156,14 @@ def _number(row: dict[str, str], numbers: dict[str, int]) -> int:
 
 
 def _tres(text: str) -> dict[str, str]:
-    """`cpu=4,mem=4G,gres/gpu=2` as a mapping."""
+    """Parse `cpu=4,mem=4G,gres/gpu=2` into a mapping."""
     pairs = (part.partition("=") for part in text.split(",") if "=" in part)
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def _resources(tres: dict[str, str]) -> tuple[dict[str, float], dict[str, float]]:
-    """Resources and licences of a list of TRES. Where a type says its kind (`gres/gpu:a100=2`), this is
-    a part of `gres/gpu`."""
+    """Return the resources and the licences of a list of TRES. An entry with a type (`gres/gpu:a100=2`) is a part of
+    `gres/gpu`."""
     total: dict[str, float] = {}
     typed: dict[str, float] = {}
     licences: dict[str, float] = {}
@@ -179,7 +179,7 @@ def _resources(tres: dict[str, str]) -> tuple[dict[str, float], dict[str, float]
 
 
 def _gres(text: str) -> dict[str, float]:
-    """`gpu:2`, `gpu:k80:1,craynetwork:0`, as AllocGRES and ReqGRES had it."""
+    """Parse `gpu:2` or `gpu:k80:1,craynetwork:0`, the forms of AllocGRES and ReqGRES."""
     found: dict[str, float] = {}
     for part in text.split(",") if text and text.lower() != "(null)" else ():
         match = _GRES.fullmatch(part.strip().partition("(")[0])
@@ -191,8 +191,8 @@ def _gres(text: str) -> dict[str, float]:
 
 
 def fields() -> list[str]:
-    """The columns that are read."""
+    """Return the columns that are read."""
     return DUMP.partition("--format=")[2].partition(" ")[0].split(",")
 
 
-assert GPU == "gpu"  # what Slurm calls them, too
+assert GPU == "gpu"  # also Slurm's name

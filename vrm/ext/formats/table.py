@@ -1,6 +1,5 @@
-"""Workloads as CSV with a header line, for whatever has no form of its own: a job is a row, and names of
-columns say what is meant (`COLUMNS`). Upper and lower case, blanks and hyphens in names do not matter.
-"""
+"""Workloads as CSV with a header line, for data without a format of its own: each row is a job, and the names of
+columns define their meaning (`COLUMNS`). Case, blanks and hyphens in names do not matter."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from vrm.model.amounts import GPU, MEMORY, people, said
 from vrm.model.quantities import seconds_of
-from vrm.workload.rows import Asked, Rows, clock, gibibytes, moment, program
+from vrm.workload.rows import RowRequest, Rows, clock, gibibytes, moment, program
 from vrm.workload.submission import Submission
 
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -37,8 +36,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "app": ("app", "program", "executable", "name", "job_name", "jobname"),
     "queue": ("queue", "partition", "class"),
 }
-"""What is read, and the names of columns that give it: the first one that is there counts. Amounts have
-names of their own (see `amount_of`)."""
+"""The values that are read, and the names of columns that may have them: the first name that exists is used. Amounts
+have names of their own (see `amount_of`)."""
 
 _AMOUNT = re.compile(r"(?P<name>[a-z][a-z0-9_]*?)(?:s)?(?P<where>_per_node|_per_task)?"
                      r"(?:_(?P<unit>[kmgt]i?b|bytes))?")
@@ -46,14 +45,14 @@ _MEMORIES = ("mem", "memory")
 
 
 def normal(name: str) -> str:
-    """A name of a column as `COLUMNS` has it."""
+    """Return a column name in the form of `COLUMNS`."""
     return re.sub(r"[\s-]+", "_", name.strip().strip('"').lower())
 
 
 def amount_of(column: str, resources: frozenset[str]) -> tuple[str, str, str] | None:
-    """The resource of a column such as `mem_mib`, `gpus_per_task` or `ssd_per_node`, where it counts
-    (`per_task`, `per_node`, or all nodes: "") and the unit of its numbers; None for none. Besides memory
-    and GPUs these are the `resources` of the machine."""
+    """Parse a column name such as `mem_mib`, `gpus_per_task` or `ssd_per_node`: returns the resource, where it counts
+    (`per_task`, `per_node`, or "": all nodes) and the unit of its numbers; None if it is not an amount. Besides memory
+    and GPUs, only the `resources` of the machine are recognised."""
     found = _AMOUNT.fullmatch(column)
     if found is None:
         return None
@@ -77,9 +76,8 @@ WRITTEN = ("id", "submit", "run", "limit", "tasks", "cores_per_task", "nodes", "
 
 def write(path: str | Path, submissions: Sequence[Submission], unix_start: int = 0,
           remark: str = "") -> None:
-    """Write a workload as a table, which `TableWorkload` reads; a path that ends in `.gz` is compressed. Times
-    are those of the epoch where `unix_start` says when time 0 was. Of a range of nodes the least number
-    is written."""
+    """Write a workload as a table, which `TableWorkload` reads; a path that ends in `.gz` is compressed. Times are
+    seconds since the epoch if `unix_start` gives the time 0. For a range of nodes, only the minimum is written."""
     kinds = {one.job.request for one in submissions}
     amounts = sorted({(name, where) for each in kinds for where in ("per_task", "per_node")
                       for name, _ in getattr(each, where)})
@@ -87,7 +85,7 @@ def write(path: str | Path, submissions: Sequence[Submission], unix_start: int =
     path = Path(path)
     with ExitStack() as stack:
         raw: IO[bytes] = stack.enter_context(open(path, "wb"))
-        if path.suffix == ".gz":  # without name and time, so that equal tables are equal files
+        if path.suffix == ".gz":  # without name and time, so that equal tables give equal files
             raw = cast(IO[bytes], stack.enter_context(gzip.GzipFile("", "wb", fileobj=raw, mtime=0)))
         out = stack.enter_context(io.TextIOWrapper(raw, "utf-8", newline="\n"))
         if remark:
@@ -108,11 +106,11 @@ def write(path: str | Path, submissions: Sequence[Submission], unix_start: int =
 
 
 class TableWorkload(Rows):
-    """The jobs of a table."""
+    """Reads the jobs of a table."""
 
     @staticmethod
     def tells(first: str) -> bool:
-        """Whether a line is the header of a table of jobs."""
+        """Return whether a line is the header of a table of jobs."""
         found = {normal(name) for name in re.split("[,;\t]", first)}
 
         def has(what: str) -> bool:
@@ -120,8 +118,8 @@ class TableWorkload(Rows):
 
         return has("submit") and (has("run") or (has("start") and has("end")))
 
-    def asked(self) -> Iterator[Asked]:
-        """What the rows say."""
+    def asked(self) -> Iterator[RowRequest]:
+        """Yield the jobs of the rows."""
         lines = ((number, line) for number, line in self.lines()
                  if line.strip() and not line.startswith("#"))
         number, header = next(lines, (1, ""))
@@ -146,7 +144,7 @@ class TableWorkload(Rows):
                 yield one
 
     def _amounts(self, names: list[str], taken: set[int]) -> list[tuple[int, str, str, str]]:
-        """Where the amounts are: column, resource, `per_task`, `per_node` or nothing, unit."""
+        """Return the columns with amounts: index, resource, where (`per_task`, `per_node` or ""), and unit."""
         found = []
         for index, name in enumerate(names):
             known = None if index in taken else amount_of(name, self.rules.resources)
@@ -155,7 +153,7 @@ class TableWorkload(Rows):
         return found
 
     def _job(self, row: dict[str, str], count: int, cells: list[str],
-             amounts: list[tuple[int, str, str, str]]) -> Asked | None:
+             amounts: list[tuple[int, str, str, str]]) -> RowRequest | None:
         submit = _time(row, "submit")
         begin, end = _time(row, "start"), _time(row, "end")
         if submit is None:
@@ -175,13 +173,13 @@ class TableWorkload(Rows):
         cores = _count(row, "cores") or tasks * (width or 1)
         if width and not tasks:
             tasks = cores // width
-        return Asked(_count(row, "id") if "id" in row else count, submit, run,
-                     _length(row, "limit"), _count(row, "nodes"), cores, tasks,
-                     _count(row, "tasks_per_node"), held[""], held["per_node"], held["per_task"],
-                     _licences(row.get("licences", "")),
-                     frozenset(re.findall(r"[^\s,&;]+", row.get("features", ""))),
-                     row.get("exclusive", "0").lower() in ("1", "true", "yes"), row.get("user", ""),
-                     program(row["app"]) if "app" in row else "", row.get("queue", ""), begin)
+        return RowRequest(_count(row, "id") if "id" in row else count, submit, run,
+                          _length(row, "limit"), _count(row, "nodes"), cores, tasks,
+                          _count(row, "tasks_per_node"), held[""], held["per_node"], held["per_task"],
+                          _licences(row.get("licences", "")),
+                          frozenset(re.findall(r"[^\s,&;]+", row.get("features", ""))),
+                          row.get("exclusive", "0").lower() in ("1", "true", "yes"), row.get("user", ""),
+                          program(row["app"]) if "app" in row else "", row.get("queue", ""), begin)
 
 
 def _seconds(text: str) -> float:
@@ -241,7 +239,7 @@ def _amount(name: str, text: str, unit: str) -> float:
 
 
 def _licences(text: str) -> dict[str, float]:
-    """`ansys:1,abaqus:2` by name."""
+    """Parse `ansys:1,abaqus:2` into numbers by name."""
     found: dict[str, float] = {}
     for part in filter(None, re.split(r"[,;\s]+", text)):
         name, _, amount = part.partition(":")

@@ -1,1 +1,1 @@
-"""Orderings that are written: expressions of q t n procs s id."""
+"""Orderings written as expressions of q t n procs s id."""

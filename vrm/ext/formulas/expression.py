@@ -1,7 +1,7 @@
-"""Arithmetic of a user's utility function, read by a parser of its own grammar's whitelist.
+"""Arithmetic expressions for a user's utility function, parsed with a whitelist.
 
-The text is parsed to Python's syntax tree, every node is checked, and the result is a chain of
-closures over numbers: nothing of the text is ever run as Python.
+The text is parsed to Python's syntax tree, every node is checked, and the result is a chain of closures over numbers:
+no part of the text is ever executed as Python.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DEEPEST = 50
 
 
 class ExpressionError(ValueError):
-    """A text that is not an expression of this grammar; says what is wrong and where."""
+    """The text is not an expression of this grammar; the message says what is wrong and where."""
 
 
 def _divide(a: float, b: float) -> float:
@@ -83,11 +83,12 @@ _FUNCTIONS: dict[str, tuple[Callable[..., float], int]] = {
 
 
 def compile_expression(text: str, names: Sequence[str]) -> tuple[Formula, frozenset[str]]:
-    """A function of the values of `names`, in that order, and the names the text uses.
+    """Compile an expression: returns a function of the values of `names`, in that order, and the names that the text
+    uses.
 
-    Allowed are numbers, the names, + - * / ** and parentheses, log, log2, log10, sqrt, min and
-    max. Nothing raises when it is computed: x/0 is an infinity of x's sign (0/0 is 0), log(0)
-    is minus infinity, what has no real value is NaN. Raises ExpressionError.
+    Allowed are numbers, the names, + - * / ** and parentheses, log, log2, log10, sqrt, min and max. The function never
+    raises: x/0 is an infinity with the sign of x (0/0 is 0), log(0) is minus infinity, and a result without a real
+    value is NaN. Raises ExpressionError for a wrong text.
     """
     if len(text) > LONGEST:
         raise ExpressionError(f"the expression is longer than {LONGEST} characters")
@@ -101,8 +102,8 @@ def compile_expression(text: str, names: Sequence[str]) -> tuple[Formula, frozen
 
 
 class _Compiler:
-    """Makes functions of the parts of an expression; `used` are the names that are in it. A maker gives None for a
-    part that is not an arithmetic."""
+    """Makes functions of the parts of an expression; `used` has the names in it. A maker returns None for a part that
+    is not arithmetic."""
 
     def __init__(self, text: str, names: Sequence[str]) -> None:
         self.text, self.names, self.used = text, list(names), set[str]()
@@ -111,7 +112,7 @@ class _Compiler:
             ast.Call: self._call}
 
     def build(self, node: ast.AST, depth: int) -> Formula:
-        """The function of a part, so deep in the expression."""
+        """Return the function of a part at this depth of the expression."""
         if depth > _DEEPEST:
             raise ExpressionError(f"`{self.text}` is nested more than {_DEEPEST} deep")
         make = self._makers.get(type(node))
@@ -135,7 +136,7 @@ class _Compiler:
                 f"the functions {', '.join(_FUNCTIONS)}")
         self.used.add(node.id)
         index = self.names.index(node.id)
-        return lambda v: float(v[index])  # whole numbers would grow without limit in powers
+        return lambda v: float(v[index])  # powers of integers would grow without limit
 
     def _binary(self, node: ast.BinOp, depth: int) -> Formula | None:
         function = _BINARY.get(type(node.op))
@@ -169,11 +170,11 @@ class _Compiler:
 
 
 def compile_vector(text: str, names: Sequence[str]) -> Callable[[Sequence[Any]], Any] | None:
-    """The same expression for numpy arrays of values, equal but for the last digits.
+    """Compile the expression for numpy arrays of values; results differ from `compile_expression` only in the last
+    digits.
 
-    None where they might differ by more: powers and logarithms of arrays are rounded in other
-    ways than those of single numbers, and a sum can make much of a small difference. The text
-    is one that `compile_expression` has taken.
+    Returns None if they might differ more: powers and logarithms of arrays are rounded differently from those of
+    single numbers, and a sum can amplify a small difference. The text must be one that `compile_expression` accepts.
     """
     try:
         return _vector(ast.parse(text.strip(), mode="eval").body, names)[0]
@@ -182,14 +183,14 @@ def compile_vector(text: str, names: Sequence[str]) -> Callable[[Sequence[Any]],
 
 
 class _NoVector(Exception):
-    """An expression that is left to single numbers."""
+    """The expression can only be computed for single numbers."""
 
 
 Array = Callable[[Sequence[Any]], Any]
 
 
 def _vector(node: ast.AST, names: Sequence[str]) -> tuple[Array, bool]:
-    """The function of arrays, and whether it is exact to the last digit."""
+    """Return the function of arrays, and whether it is exact to the last digit."""
     if isinstance(node, ast.Constant):
         value = _constant(node.value)  # type: ignore[arg-type]
         return lambda v: value, True
@@ -231,7 +232,7 @@ def _vector_of_call(name: str, parts: list[tuple[Array, bool]]) -> tuple[Array, 
 
 
 def _numpy() -> Any:
-    import numpy  # only once a queue is long
+    import numpy  # imported only when a queue is long
     return numpy
 
 

@@ -1,4 +1,4 @@
-"""An ordering by an expression."""
+"""An ordering defined by an expression."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from vrm.scheduling.registry import PolicyError
 
 
 def written(text: str) -> Ordering:
-    """The ordering by an expression over NAMES, highest first. Raises PolicyError."""
+    """Return the ordering for an expression over NAMES, highest value first. Raises PolicyError."""
     try:
         formula, used = compile_expression(text, NAMES)
     except ExpressionError as error:

@@ -1,1 +1,1 @@
-"""Workloads that are drawn: mixes of programs, the model of Lublin and Feitelson, models of other workloads."""
+"""Generated workloads: mixes of programs, the model of Lublin and Feitelson, and models of other workloads."""

@@ -1,12 +1,11 @@
-"""A workload like that of Eurora (CINECA) from April 2014 to May 2015, written by its parameters: the real
-one is not public.
+"""A synthetic workload like that of Eurora (CINECA) from April 2014 to May 2015, defined by parameters: the real one
+is not public.
 
-Numbers of jobs, mean and longest run times by class, queues, and the jobs of five months are those of
-A. Netti, "Development of data-driven dispatching heuristics for heterogeneous HPC systems" (master's
-thesis, Bologna, 2017; table 3.2, sections 3 and 6.3). Not published there, and set here: requests and
-lengths of campaigns, after five days of the real machine (PA-HPC-SIM's traces, rounded); the spread of
-run times (log-normal, cut at the longest); queues, users and names; the months of which nothing is said
-share what is left; the hours of a day.
+Numbers of jobs, mean and longest run times by class, queues, and the jobs of five months are those of A. Netti,
+"Development of data-driven dispatching heuristics for heterogeneous HPC systems" (master's thesis, Bologna, 2017;
+table 3.2, sections 3 and 6.3). The thesis does not give the following, which are chosen here: requests and lengths of
+campaigns (from five days of the real machine: PA-HPC-SIM's traces, rounded); the spread of run times (log-normal, cut
+at the longest); queues, users and names; the hours of a day. The months without data share the remaining jobs.
 """
 
 from __future__ import annotations
@@ -18,30 +17,30 @@ from statistics import NormalDist
 from collections.abc import Iterable
 
 from vrm.model.job import Request
-from vrm.ext.generate.mixed import HOURS, POINTS, Model, Period, Stratum, zipf
+from vrm.ext.generate.campaign_model import HOURS, POINTS, Model, Period, Stratum, zipf
 
 STANDARD, MIC, GPU = "standard", "mic", "gpu"
 
 JOBS = {STANDARD: 85046, MIC: 2500, GPU: 284774}
-"""Of the whole time."""
+"""Number of jobs of each class in the whole period."""
 
 MEAN = {STANDARD: 2856.0, MIC: 3388.0, GPU: 383.0}
 LONGEST = {STANDARD: 62918.0, MIC: 29546.0, GPU: 84834.0}
-"""Run times in seconds."""
+"""Mean and longest run times in seconds."""
 
 SPREAD = {STANDARD: 2.2, MIC: 1.9, GPU: 1.9}
-"""Standard deviations of the logarithm of run times before they are cut."""
+"""Standard deviations of the logarithm of run times, before they are cut."""
 
 MONTHS: dict[tuple[int, int], tuple[int, int, int]] = {
     (2014, 5): (1519, 20, 3393), (2014, 6): (534, 25, 5646), (2014, 8): (7099, 192, 40676),
     (2014, 9): (8868, 622, 68296), (2015, 1): (2993, 94, 43681)}
-"""Standard, MIC and GPU jobs of the months of which they are known."""
+"""Numbers of standard, MIC and GPU jobs in the months for which they are known."""
 
 QUEUES = {"debug": 1800.0, "parallel": 21600.0, "longpar": 86400.0}
-"""Their limits (s); a queue's jobs are those whose run times it allows."""
+"""Queues with their limits (seconds); a queue has the jobs whose run times it allows."""
 
 SHARES = {STANDARD: (0.45, 0.50, 0.05), MIC: (0.40, 0.55, 0.05), GPU: (0.15, 0.84, 0.01)}
-"""Of the jobs of a class in debug, parallel and longpar."""
+"""Shares of the jobs of a class in the queues debug, parallel and longpar."""
 
 _UNITS = {STANDARD: ((1, 95.2), (2, 2.9), (4, 0.5), (6, 0.3), (8, 0.6), (11, 0.3), (16, 0.15), (32, 0.05)),
           MIC: ((1, 84.4), (2, 12.5), (4, 2.0), (6, 1.1)),
@@ -53,23 +52,24 @@ _DEVICES = {MIC: ((1, 90.0), (2, 10.0)), GPU: ((1, 61.9), (2, 38.1))}
 _MEMORY = {STANDARD: ((1, 23.3), (2, 1.8), (4, 55.4), (8, 9.2), (12, 4.0), (14, 6.3)),
            MIC: ((1, 9.4), (2, 9.4), (7, 28.1), (14, 53.1)),
            GPU: ((1, 67.2), (2, 5.3), (4, 13.4), (8, 3.3), (12, 3.4), (14, 7.4))}
-"""Units (parts that each run on one node) of a job, and of each unit cores, devices and GiB: per cent."""
+"""Distributions, in per cent: the units of a job (each unit runs on one node), and of each unit the cores, devices and
+GiB."""
 
 MOST_UNITS = {"debug": 2, "parallel": 32, "longpar": 16}
 
 _LENGTHS = (1, 1, 1, 1, 1, 1, 2, 3, 5, 9, 20, 60, 170, 490)
-"""Lengths of campaigns, equally spaced shares of them: half are single jobs, the mean is about 50."""
+"""Lengths of campaigns at equally spaced shares: half of them are single jobs, and the mean is about 50."""
 
 _GAPS = (0, 0, 0, 0, 1, 1, 2, 10, 97, 540)
 
 _HOURS = tuple((1.0 if hour // 24 < 5 else 0.4)
                * (0.35 + 0.65 * max(0.0, math.sin(math.pi * (hour % 24 - 7) / 14))) for hour in range(HOURS))
-"""A working day from 7 to 21 h, quieter weekends."""
+"""Working days from 7 to 21 h, and quieter weekends."""
 
 
 @cache
 def model() -> Model:
-    """The model; 372,320 jobs."""
+    """Return the model of 372,320 jobs."""
     begin, months = datetime(2014, 4, 1, tzinfo=timezone.utc), []
     strata: list[Stratum] = []
     kinds: list[tuple[str, float]] = []
@@ -92,7 +92,7 @@ def model() -> Model:
         counts = dict(zip((STANDARD, MIC, GPU), MONTHS[year, month])) if (year, month) in MONTHS else {
             kind: _part(left[kind], unknown.index((year, month)), len(unknown)) for kind in left}
         jobs = [round(share * counts[kind]) for kind, share in kinds]
-        for index in range(0, len(kinds), 3):  # whole classes: what rounding leaves is the second queue's
+        for index in range(0, len(kinds), 3):  # for each class: the second queue gets the rounding remainder
             jobs[index + 1] += counts[kinds[index][0]] - sum(jobs[index:index + 3])
         months.append(Period((first - begin).total_seconds(), (after - begin).total_seconds(), tuple(jobs)))
     return Model(tuple(strata), tuple(months), _HOURS, int(begin.timestamp()))
@@ -103,9 +103,8 @@ def _part(count: int, number: int, parts: int) -> int:
 
 
 def _runs(kind: str) -> tuple[float, ...]:
-    """Run times at equally spaced shares: a log-normal distribution, cut at the longest, of the class's
-    mean. The shortest are those of debug, the longest those of longpar, and none is above its queue's
-    limit."""
+    """Return run times at equally spaced shares: a log-normal distribution with the mean of the class, cut at the
+    longest. The shortest are those of debug, the longest those of longpar, and none is above its queue's limit."""
     size = 20 * POINTS
     scores = [NormalDist().inv_cdf((index + 0.5) / size) for index in range(size)]
     limits = [min(LONGEST[kind], limit) for limit, share in zip(QUEUES.values(), SHARES[kind])
@@ -120,7 +119,7 @@ def _runs(kind: str) -> tuple[float, ...]:
 
 
 def _shapes(kind: str, queue: str) -> Iterable[tuple[float, Request, float]]:
-    """What jobs ask, with weights."""
+    """Yield the requests of jobs with weights: (weight, request, limit in seconds)."""
     for units, often in _UNITS[kind]:
         if units > MOST_UNITS[queue]:
             continue

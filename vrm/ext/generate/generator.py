@@ -1,8 +1,8 @@
-"""Generates mixes of jobs: drawn from a seed, written at once or live beside a manager, and always
-recorded, with the seconds until the next job in the fifth column, so that they can be replayed.
+"""Generates random mixes of jobs from a seed, written at once, or live while a manager runs. The file always records
+the seconds until the next job in the fifth column, so that a mix can be replayed.
 
-The default draws as the founding work does: applications and rank counts uniformly, whole seconds
-between 3 and 10 from one submission to the next.
+The default draws as in the founding work: applications and rank counts uniformly, and 3 to 10 whole seconds from one
+submission to the next.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from vrm.system.files import write_atomically
 from vrm.ext.generate.npb import allows, rule
-from vrm.model.forms.kinds import LONGEST_TIME, FieldError, check_app
+from vrm.model.forms.field_types import LONGEST_TIME, FieldError, check_app
 from vrm.workload.grammar import LineError, QueueLine, parse_line, show
 from vrm.workload.writer_marker import HEARTBEAT, WriterMarker
 
@@ -25,13 +25,13 @@ END = "end\n"
 
 
 class GenerateError(ValueError):
-    """A mix that cannot be generated or written; the text says why and what to do."""
+    """A mix cannot be generated or written; the text says why and what to do."""
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """When jobs come: `uniform` whole seconds from `low` to `high`, `poisson` with `mean` seconds
-    between two, or all at `once`."""
+    """When jobs arrive: `uniform` whole seconds from `low` to `high` between two jobs, `poisson` with a mean of `mean`
+    seconds between two, or all at `once`."""
 
     kind: str = "uniform"
     low: int = 3
@@ -39,7 +39,7 @@ class Arrival:
     mean: float = 6.5
 
     def delay(self, draw: random.Random) -> float:
-        """Seconds until the next job, in hundredths."""
+        """Draw the seconds until the next job, in hundredths."""
         if self.kind == "uniform":
             return float(self.low + _below(draw, self.high - self.low + 1))
         if self.kind == "poisson":
@@ -51,7 +51,7 @@ ARRIVALS = "uniform:LOW-HIGH, poisson:MEAN or once"
 
 
 def parse_arrival(text: str) -> Arrival:
-    """`uniform`, `uniform:3-10`, `poisson:6.5` (seconds) or `once`; GenerateError."""
+    """Parse `uniform`, `uniform:3-10`, `poisson:6.5` (seconds) or `once`. Raises GenerateError for anything else."""
     kind, _, value = text.partition(":")
     try:
         if kind == "once" and not value:
@@ -66,7 +66,7 @@ def parse_arrival(text: str) -> Arrival:
             if 0 < mean < math.inf:
                 return Arrival("poisson", mean=mean)
     except ValueError:
-        pass  # told below, as any other text that is not an arrival
+        pass  # reported below, like any other text that is not an arrival
     raise GenerateError(f"arrival `{text}` is not understood; write {ARRIVALS} (seconds)")
 
 
@@ -76,10 +76,10 @@ Choice = tuple[str, int, float]
 
 def choices(table: dict[tuple[str, int], float], apps: Sequence[str] = (),
             classes: Sequence[str] = (), ranks: Sequence[int] = ()) -> dict[str, list[Choice]]:
-    """What may be drawn, by executable: the entries of a table of estimates that are wanted.
+    """Return the choices by executable: the entries of a table of estimates that match.
 
-    `apps` are executables or names without class (`cg`); nothing named means all. Raises
-    GenerateError when something that is named has no estimate.
+    `apps` are executables or names without class (`cg`); an empty filter matches everything. Raises GenerateError if
+    something that is named has no estimate.
     """
     def wanted(app: str) -> bool:
         words = app.split(".")
@@ -109,7 +109,7 @@ def _with(classes: Sequence[str], ranks: Sequence[int]) -> str:
 
 def constant(apps: Sequence[str], classes: Sequence[str], ranks: Sequence[int], seconds: float
              ) -> dict[tuple[str, int], float]:
-    """A table with one estimate for all: every app in every class on the rank counts it allows.
+    """Return a table with one estimate for all: every app in every class on the rank counts that it allows.
 
     Raises GenerateError for an app that allows none of them.
     """
@@ -129,8 +129,8 @@ def constant(apps: Sequence[str], classes: Sequence[str], ranks: Sequence[int], 
 
 @dataclass(frozen=True)
 class Mix:
-    """A mix of jobs: how many, of what, arriving how; `exclusive` is the share (0 to 1) of jobs
-    that will share no node, and estimates are multiplied by `margin`."""
+    """A mix of jobs: their number, their choices and their arrival. `exclusive` is the share (0 to 1) of jobs that
+    share no node; estimates are multiplied by `margin`."""
 
     jobs: int
     seed: int
@@ -140,7 +140,7 @@ class Mix:
     margin: float = 1.0
 
     def lines(self) -> Iterator[QueueLine]:
-        """The jobs, the same ones for the same seed; after the last comes no delay."""
+        """Yield the jobs, always the same ones for the same seed. The last one has no delay."""
         draw = random.Random(self.seed)
         apps = sorted(self.choices)
         for number in range(self.jobs):
@@ -153,7 +153,7 @@ class Mix:
 
 
 def _below(draw: random.Random, count: int) -> int:
-    """A whole number from 0, below `count`. Only `random()` is the same in every Python."""
+    """Draw an integer from 0 to below `count`. Only `random()` gives the same values in every Python."""
     return int(draw.random() * count)
 
 
@@ -176,8 +176,8 @@ def check(mix: Mix) -> None:
 
 
 def write_at_once(mix: Mix, queue: Path, header: str, replace: bool = False) -> None:
-    """Write the whole recorded queue with its `end` line. Raises GenerateError when the file is
-    there already (unless `replace`) or cannot be written."""
+    """Write the whole recorded queue with its `end` line. Raises GenerateError if the file already exists (unless
+    `replace`) or cannot be written."""
     check(mix)
     text = f"# {header}\n" + "".join(f"{line}\n" for line in mix.lines()) + END
     _make_folder(queue)
@@ -197,11 +197,10 @@ def write_at_once(mix: Mix, queue: Path, header: str, replace: bool = False) -> 
 def write_live(mix: Mix, queue: Path, header: str, resume: bool = False, speed: float = 1.0,
                tell: Callable[[str], None] = lambda text: None,
                pause: Callable[[float], None] = time.sleep) -> None:
-    """Append the jobs as time passes, `speed` times faster than their delays say.
+    """Append the jobs as time passes, `speed` times faster than their delays.
 
-    A marker beside the queue tells managers that lines may still come. `resume` goes on with a
-    file that holds the first jobs of this mix. Raises GenerateError for a file that is in the way
-    or cannot be written.
+    A marker file next to the queue shows managers that more lines may follow. `resume` continues a file that holds the
+    first jobs of this mix. Raises GenerateError if another file exists there or the file cannot be written.
     """
     check(mix)
     lines = list(mix.lines())
@@ -239,14 +238,14 @@ def _make_folder(queue: Path) -> None:
 
 
 def _append(queue: Path, text: str) -> None:
-    """Add to the file that is there now: an editor may have put another one in its place."""
+    """Append to the file that has this name now: an editor may have replaced it."""
     with open(queue, "a", encoding="utf-8") as file:
         file.write(text)
 
 
 def _written(queue: Path, lines: Sequence[QueueLine]) -> int | None:
-    """How many jobs of the mix a file holds, None when there is no file; it is cut behind the last
-    whole line. GenerateError when it holds something else."""
+    """Return the number of jobs of the mix that a file holds, None if there is no file; cut the file after its last
+    complete line. Raises GenerateError if it holds something else."""
     try:
         raw = queue.read_bytes()
     except FileNotFoundError:

@@ -1,10 +1,10 @@
-"""Synthetic workloads by the model of Lublin and Feitelson: sizes, run times and arrivals of rigid
-jobs as fitted to traces of three machines, with a daily cycle.
+"""Synthetic workloads by the model of Lublin and Feitelson: sizes, run times and arrivals of rigid jobs, fitted to
+traces of three machines, with a daily cycle.
 
-U. Lublin and D. Feitelson, "The workload on parallel supercomputers: modeling the characteristics
-of rigid jobs", Journal of Parallel and Distributed Computing 63 (2003). The constants are those of
-the paper for batch jobs together with interactive ones where it does not tell them apart. The
-model has no estimates: `factor` makes them run times times a uniform draw from 1 to it.
+U. Lublin and D. Feitelson, "The workload on parallel supercomputers: modeling the characteristics of rigid jobs",
+Journal of Parallel and Distributed Computing 63 (2003). The constants are those of the paper for batch and interactive
+jobs together, where the paper does not separate them. The model has no estimates: an estimate is the run time times a
+uniform random number from 1 to `factor`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from vrm.model.job import Job
 from vrm.workload.submission import Submission
 
-# Weights of the half hours of a day are a gamma distribution of the half hours since midnight,
-# over the 48 that begin at half past five; it is highest early in the afternoon.
+# The weights of the half hours of a day are a gamma distribution of the half hours since midnight,
+# over the 48 half hours that begin at 5:30; it is highest early in the afternoon.
 _CYCLE_SHAPE, _CYCLE_SCALE = 8.1737, 3.9631
 _BUCKETS = 48
 _DAY_BEGINS = 11
@@ -27,14 +27,14 @@ _BUCKET = 1800.0
 
 @dataclass(frozen=True)
 class Lublin:
-    """The model for a machine of `processors`.
+    """The model for a machine with `processors` processors.
 
-    `serial` is the share of jobs of one processor and `power_of_two` that of others whose size is
-    rounded to a power of two. The logarithm (base 2) of the size is uniform in two parts: from `low` to
-    `middle` with probability `small`, else from there to the machine's size. The logarithm (base
-    e) of the run time is one of two gamma distributions, the first with a probability that falls
-    with the size. The logarithm of the time between arrivals (in units that the daily cycle
-    weighs) is a gamma distribution, too; `load` divides the times between arrivals.
+    `serial` is the share of jobs on one processor, `power_of_two` the share of jobs on more processors whose size is
+    rounded to a power of two (both of all jobs). The logarithm (base 2) of the size is uniform in two parts: from
+    `low` to `middle` with probability `small`, otherwise from `middle` to the machine's size; `middle` is `below` less
+    than the logarithm of that size. The logarithm (base e) of the run time has one of two gamma distributions; the
+    probability of the first one falls with the size. The logarithm of the time between arrivals (in units that the
+    daily cycle weights) also has a gamma distribution; `load` divides the times between arrivals.
     """
 
     processors: int
@@ -63,7 +63,7 @@ class Lublin:
             raise ValueError("serial is from 0 to below 1, factor is 1 or more, load above 0 and users 1 or more")
 
     def jobs(self, number: int, seed: int) -> Iterator[Submission]:
-        """The first jobs of the workload that belongs to the seed; the same for ever."""
+        """Yield the first `number` jobs of the workload with this seed, which never changes."""
         draw = random.Random(seed)
         weights = self._weights()
         time = 0.0
@@ -96,7 +96,7 @@ class Lublin:
                 return max(1, int(math.exp(exponent) + 0.5))
 
     def _weights(self) -> list[float]:
-        """How many jobs come in each half hour of the day, 1 on the average."""
+        """Return the relative number of jobs that arrive in each half hour of the day; the mean is 1."""
         raw = [0.0] * _BUCKETS
         for step in range(_DAY_BEGINS, _DAY_BEGINS + _BUCKETS):
             middle = step + 0.5
@@ -104,11 +104,11 @@ class Lublin:
                        / (math.gamma(_CYCLE_SHAPE) * _CYCLE_SCALE ** _CYCLE_SHAPE))
             raw[step % _BUCKETS] = density
         mean = sum(raw) / _BUCKETS
-        # Nights are quiet, not empty: else one gap could take days.
+        # Nights are quiet but not empty: otherwise one gap could take days.
         return [max(0.05, weight / mean) for weight in raw]
 
     def _arrival(self, draw: random.Random, time: float, weights: list[float]) -> float:
-        """The next arrival: the gap's points are used up faster in busy half hours."""
+        """Return the next arrival: the units of the gap are used up faster in busy half hours."""
         left = math.exp(draw.gammavariate(self.arrival_shape, self.arrival_scale)) / self.load
         while True:
             weight = weights[int(time // _BUCKET) % _BUCKETS]

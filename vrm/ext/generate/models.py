@@ -1,22 +1,22 @@
-"""The model of a workload, by its file or name."""
+"""Returns the model of a workload, by its file or name."""
 
 from __future__ import annotations
 
 from vrm.config.machine import read_machine
 from vrm.ext.generate import eurora_year
-from vrm.ext.generate.mixed import Model, fit
+from vrm.ext.generate.campaign_model import Model, fit
 from vrm.model.amounts import MEMORY
 from vrm.simulation.inputs import WorkloadError, open_workload
 from vrm.workload.submission import Submission
 from vrm.workload.swf import Selection
 
 YEAR = "eurora-year"
-"""The name of the model of `vrm.ext.generate.eurora_year`."""
+"""The name of the model in `vrm.ext.generate.eurora_year`."""
 
 
 def model_of(workload: str, machine: str | None = None) -> tuple[Model, list[Submission]]:
-    """The model of a workload, and its jobs (none of a model that has a name). Of a `machine` file memory
-    and resources count. Raises WorkloadError, ConfigError and others of `ERRORS`."""
+    """Return the model of a workload, and its jobs (empty for a named model). If a `machine` file is given, memory and
+    the resources in it are included. Raises WorkloadError, ConfigError and others of `ERRORS`."""
     if workload == YEAR:
         return eurora_year.model(), []
     names: frozenset[str] = frozenset()

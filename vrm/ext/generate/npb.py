@@ -1,4 +1,4 @@
-"""What is known of the NAS Parallel Benchmarks beforehand: rank counts and published run times."""
+"""Facts about the NAS Parallel Benchmarks: allowed rank counts and published run times."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RULES: dict[str, tuple[str, Callable[[int], bool]]] = {
 
 
 def allows(app: str, ranks: int) -> bool:
-    """Whether a program (`bt`, `bt.A.x`) runs on that many ranks; others run on any number.
+    """Return whether a program (`bt`, `bt.A.x`) runs on that number of ranks; unknown programs run on any number.
 
     An executable of NPB 3.3, such as `bt.A.4`, is made for one number.
     """
@@ -35,7 +35,7 @@ def allows(app: str, ranks: int) -> bool:
 
 
 def rule(app: str) -> str:
-    """The rank counts of a program in words."""
+    """Describe the rank counts of a program in words."""
     words = app.split(".")
     if application_kind(app) in APPS and len(words) == 3 and words[2].isdigit():
         return f"{words[2]} only"
@@ -43,8 +43,8 @@ def rule(app: str) -> str:
 
 
 def rank_counts(app: str, most: int) -> list[int]:
-    """The rank counts worth trying from 1 to `most`: what the program allows; for programs that
-    run on any number, the powers of two."""
+    """Return the rank counts to try from 1 to `most`: those that the program allows; for programs that run on any
+    number, the powers of two."""
     counts = [ranks for ranks in range(1, most + 1) if allows(app, ranks)]
     if application_kind(app) in _RULES or len(counts) <= 1:
         return counts
@@ -66,5 +66,4 @@ _SECONDS = {
 CLASS_B: dict[tuple[str, int], float] = {
     (f"{app}.B.x", ranks): float(seconds)
     for app, row in _SECONDS.items() for ranks, seconds in zip(_COUNTS, row)}
-"""Seconds of class B by executable and ranks, on nodes of 2 x 4 cores (A. Papavasileiou, diploma
-thesis, NTUA 2022)."""
+"""Seconds of class B by executable and ranks, on nodes of 2 x 4 cores (A. Papavasileiou, diploma thesis, NTUA 2022)."""

@@ -1,4 +1,4 @@
-"""`lublin:PROCESSORS:JOBS[:SEED]` as a workload (`vrm.workloads`)."""
+"""The workload format `lublin:PROCESSORS:JOBS[:SEED]` (`vrm.workloads`)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from vrm.workload.swf import Selection
 
 
 class LublinWorkload:
-    """Jobs drawn by the model of Lublin and Feitelson: `lublin:PROCESSORS:JOBS`, or with `:SEED`
-    (0 unless given); the same text is the same workload in every run.
+    """Jobs drawn by the model of Lublin and Feitelson: `lublin:PROCESSORS:JOBS`, optionally with `:SEED` (default 0).
+    The same text is the same workload in every run.
 
-    Submission times are divided by the rules' `load`. Raises WorkloadError for another form.
+    Submission times are divided by `load` of the rules. Raises WorkloadError for another form.
     """
 
     header: dict[str, str] = {}

@@ -1,1 +1,1 @@
-"""Help beyond that of the commands: the documentation, manual pages, what packages add, completion in a shell."""
+"""Help besides that of the commands: the documentation, manual pages, the list of plugins, shell completion."""

@@ -1,4 +1,4 @@
-"""Manual pages, from the texts of the commands' help."""
+"""Manual pages, made from the help texts of the commands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vrm.commands.parsing import Parser
 
 
 def manual(parser: Parser) -> str:
-    """A page for `man`, of one command or, for the whole program, of all."""
+    """Return a page for `man`, of one command or, for the whole program, of all commands."""
     from vrm import __version__
 
     name = parser.prog.replace(" ", "-")
@@ -68,6 +68,6 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _safe(text: str) -> str:
-    """The text for roff: hyphens that can be copied, no line that looks like a command."""
+    """Escape a text for roff: hyphens that can be copied, and no line that looks like a request."""
     text = text.replace("\\", "\\e").replace("-", "\\-")
     return f"\\&{text}" if text.startswith((".", "'")) else text

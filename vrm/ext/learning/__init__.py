@@ -1,1 +1,2 @@
-"""What vrm learns from the user's own runs: the store of ended jobs, waste, widths, nodes and neighbours."""
+"""Learning from the user's own runs: the store of ended jobs, wasted resources, numbers of ranks, bad nodes and
+neighbours."""

@@ -1,10 +1,11 @@
-"""How long programs take on other numbers of ranks: curves, learned from jobs that completed.
+"""How long programs take on other numbers of ranks: curves that are learned from completed jobs.
 
-A curve is T(n) = a + b / n + c n seconds on n ranks, none of a, b, c negative: Amdahl's law (1967), and an overhead
-that grows with the ranks, so a program may also be slower on more of them. Of a program that nobody has seen the
-shape is that of Downey's model (1997), by the two parameters that its user gives (`speedup=`), else the mean over
-parameters that are common (`GRID`). What was measured makes some of them likelier, the less the more times of one
-program and input scatter. """
+A curve is T(n) = a + b / n + c n seconds on n ranks, with a, b and c not negative: Amdahl's law (1967) and an
+overhead that grows with the ranks, so a program may also be slower on more ranks. An unknown program has the
+shape of Downey's model (1997), with the two parameters that its user gives (`speedup=`), or the mean over
+common parameters (`GRID`). Measurements make some of these parameters more probable; the effect is smaller if
+times of one program and input scatter more.
+"""
 
 from __future__ import annotations
 
@@ -17,46 +18,47 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from vrm.ext.learning.widths import SPEEDUP, Downey
 from vrm.model.job import Job
-from vrm.scheduling.estimators import Ratios
+from vrm.scheduling.estimators import RunTimeRatios
 
 GRID = tuple(itertools.product((0.75, 1.5, 3.0), (0.0, 0.5, 1.0, 2.0)))
-"""Downey's parameters of a program that nobody has seen, each as likely: its average parallelism as a multiple of the
-ranks that its user asks for, and its variation."""
+"""Downey's parameters of an unknown program, all equally probable: its average parallelism as a multiple of the
+ranks that its user requests, and its variation."""
 
 UNLIKELY = 1e-4
-"""Shapes that are less likely than this part of the likeliest one do not count."""
+"""Shapes whose probability is below this fraction of the most probable one are ignored."""
 
 ALIKE = 20
-"""Jobs alike that say which part of its limit a job takes whose input was never seen: the last ones."""
+"""Number of similar jobs, the last ones, whose ratios of run time to limit count for a job with an unknown
+input."""
 
 SURE = 0.2
-"""The scatter of times (standard deviation of their logarithms) up to which a comparison of two can be relied on."""
+"""Scatter of times (standard deviation of their logarithms) up to which a comparison of two is reliable."""
 
 REMEMBERS = 0.99
-"""How much of what was seen of the scatter of times before counts after another one."""
+"""Factor by which earlier observations of the scatter lose weight at each new one."""
 
 KEPT = 8
-"""Run times on each number of ranks that count: the last ones."""
+"""Number of run times on each number of ranks that count: the last ones."""
 
 UNSURE, LEAST = 0.25, 0.03
-"""Standard deviations of the logarithm of a time: of one that was not measured, and of any at the least."""
+"""Standard deviations of the logarithm of a time: of one that was not measured, and the least for any time."""
 
 NOISE, FEW_TIMES = 0.0005, 1
-"""The standard deviation of the logarithms of times on one number of ranks before a program has run twice on one, and
-how many times it counts as: until then times count as they are."""
+"""Standard deviation of the logarithms of times on one number of ranks that is assumed before a program has run
+twice on one number, and the number of times that it counts as: until then times are used as measured."""
 
 DEVIATES = 0.1
-"""How far the logarithm of a time is from the likely shape (standard deviation), among programs."""
+"""Standard deviation, among programs, of the difference between the logarithm of a time and the probable shape."""
 
 NORMAL = 1.2816
 """Standard deviations from the mean to the 90th percentile of a normal distribution."""
 
 Shape = Callable[[int], float]
-"""Relative run time by number of ranks."""
+"""Relative run time as a function of the number of ranks."""
 
 
-class Expected(NamedTuple):
-    """Seconds that are expected, and between which they are in 8 of 10 cases."""
+class ExpectedTime(NamedTuple):
+    """Expected seconds, and the range that holds in 8 of 10 cases."""
 
     seconds: float
     low: float
@@ -64,22 +66,23 @@ class Expected(NamedTuple):
 
 
 class ScalingCurve:
-    """Run times of one program and input, by number of ranks (seconds, the oldest first)."""
+    """Run times of one program and input, by number of ranks (seconds, oldest first)."""
 
     def __init__(self, points: Mapping[int, Sequence[float]] | None = None) -> None:
         self.points: dict[int, tuple[float, ...]] = {ranks: tuple(times) for ranks, times in (points or {}).items()}
 
     def add(self, ranks: int, seconds: float) -> None:
-        """A job has taken so long."""
+        """Add the run time of a job, in seconds."""
         self.points[ranks] = (*self.points.get(ranks, ()), seconds)[-KEPT:]
 
     def copy(self) -> ScalingCurve:
-        """An independent copy."""
+        """Return an independent copy."""
         return ScalingCurve(self.points)
 
-    def expected(self, ranks: int, otherwise: Shape, scatter: float = NOISE) -> Expected:
-        """What is expected on so many ranks, where `otherwise` is the shape that is likely, and `scatter` the standard
-        deviation of the logarithms of times of other programs. KeyError where nothing was measured."""
+    def expected(self, ranks: int, otherwise: Shape, scatter: float = NOISE) -> ExpectedTime:
+        """Return the expected time on `ranks` ranks. `otherwise` is the probable shape, and `scatter` the
+        standard deviation of the logarithms of times of other programs. Raises KeyError if nothing was
+        measured."""
         level, known, noise = self._judged(otherwise, scatter)
         if ranks in known:
             log, spread = known[ranks], noise
@@ -89,13 +92,13 @@ class ScalingCurve:
         else:
             log, spread = level + math.log(otherwise(ranks)), math.hypot(noise, UNSURE)
         factor = math.exp(NORMAL * max(spread, LEAST))
-        return Expected(math.exp(log), math.exp(log) / factor, math.exp(log) * factor)
+        return ExpectedTime(math.exp(log), math.exp(log) / factor, math.exp(log) * factor)
 
     def _judged(self, otherwise: Shape, scatter: float) -> tuple[float, dict[int, float], float]:
-        """The logarithms of the time on one rank by the likely shape, and of the times on all numbers of ranks that
-        were measured, and the standard deviation of a time. Where times on one number of ranks differ much, those on
-        another say less: each is drawn to the likely shape, as much as its noise wants (a mean of two normal
-        distributions)."""
+        """Return, as logarithms, the time on one rank by the probable shape and the times on all measured
+        numbers of ranks, and the standard deviation of a time. If times on one number of ranks differ much,
+        those on another are less reliable: each is drawn towards the probable shape according to its noise (a
+        mean of two normal distributions)."""
         logs = {ranks: [math.log(time) for time in times] for ranks, times in self.points.items()}
         means = {ranks: fmean(values) for ranks, values in logs.items()}
         squares = math.fsum((value - means[ranks]) ** 2 for ranks, values in logs.items() for value in values)
@@ -110,11 +113,13 @@ class ScalingCurve:
 
 
 class LikelyShape:
-    """The shape of a program of which little is known: Downey's model with each of GRID, as likely as it makes what was
-    measured (Bayes), where times scatter by `noise` (standard deviation of their logarithms)."""
+    """The shape of a little-known program: Downey's model with each parameter pair of GRID,
+    weighted by how probable it makes the measurements (Bayes). Times scatter by `noise` (standard deviation of
+    their logarithms)."""
 
     def __init__(self, procs: int, points: Mapping[int, Sequence[float]], noise: float) -> None:
-        """`procs`: the ranks that the user asks for. Without `points` times are multiples of that on them."""
+        """`procs`: the ranks that the user requests. Without `points`, times are multiples of the time on that
+        many ranks."""
         logs = [(ranks, fmean(map(math.log, times)), 1 / (DEVIATES ** 2 + noise ** 2 / len(times)))
                 for ranks, times in (points or {procs: [1.0]}).items()]
         whole = math.fsum(precision for *_, precision in logs)
@@ -130,12 +135,12 @@ class LikelyShape:
                        if weight > UNLIKELY]
 
     def __call__(self, ranks: int) -> float:
-        """Its run time on so many ranks (geometric mean)."""
+        """Return the run time on `ranks` ranks (geometric mean)."""
         return math.exp(math.fsum(weight * (level + math.log(shape(ranks))) for weight, level, shape in self._terms))
 
 
 def _fit(points: Mapping[int, float]) -> Shape:
-    """Fit a, b, c by least squares of the relative errors. Two numbers of ranks leave no overhead to fit."""
+    """Fit a, b, c by least squares of the relative errors. With two numbers of ranks no overhead c is fitted."""
     import numpy
 
     ranks, times = numpy.array([*points], float), numpy.array([*points.values()])
@@ -160,10 +165,10 @@ class Curves:
         self._known: dict[Hashable, dict[str, ScalingCurve]] = {}
         self.version = 0
         self._squares = self._count = 0.0
-        self._ratios = Ratios(ALIKE)
+        self._ratios = RunTimeRatios(ALIKE)
 
     def copy(self) -> Curves:
-        """An independent copy."""
+        """Return an independent copy."""
         twin = Curves()
         twin._known = {app: {key: curve.copy() for key, curve in of.items()} for app, of in self._known.items()}
         twin.version = self.version
@@ -172,12 +177,12 @@ class Curves:
         return twin
 
     def ended(self, job: Job, seconds: float) -> None:
-        """A job has completed: others that are alike may take as much of their limits."""
+        """Learn from a completed job which fraction of their limits similar jobs take."""
         if seconds > 0:
             self._ratios.add(job, seconds)
 
     def learn(self, app: Hashable, key: str, ranks: int, seconds: float) -> None:
-        """A job of a program and an input (`input_key`) has completed."""
+        """Learn from a completed job of a program and an input (`input_key`)."""
         if seconds > 0:
             curve = self._known.setdefault(app, {}).setdefault(key, ScalingCurve())
             before = curve.points.get(ranks, ())
@@ -188,10 +193,10 @@ class Curves:
             curve.add(ranks, seconds)
             self.version += 1
 
-    def expected(self, job: Job, ranks: int) -> Expected:
-        """What is expected of a job on so many ranks. Where its program and input was never seen it takes on its own
-        number of ranks what is expected of it, and the shape is that of the input of its program that is known best,
-        else that of an unknown program."""
+    def expected(self, job: Job, ranks: int) -> ExpectedTime:
+        """Return the expected time of a job on `ranks` ranks. If its program and input are unknown, the job
+        takes the time that is expected of it on its own number of ranks; the shape is then that of the best-known
+        input of its program, or of an unknown program."""
         of = self._known.get(_app(job), {})
         otherwise = self._shape(job, of)
         curve = of.get(input_key(job))
@@ -199,22 +204,24 @@ class Curves:
             return curve.expected(ranks, otherwise, self.scatter())
         seconds = self._typical(job) * otherwise(ranks) / otherwise(job.procs)
         factor = math.exp(NORMAL * UNSURE)
-        return Expected(seconds, seconds / factor, seconds * factor)
+        return ExpectedTime(seconds, seconds / factor, seconds * factor)
 
     def _typical(self, job: Job) -> float:
-        """Seconds of a job whose program and input was never seen, by the part of their limits that jobs alike took."""
+        """Return the seconds of a job with unknown program and input, from the ratios of run time to limit of
+        similar jobs."""
         ratios = self._ratios.of(job) if job.expected == job.walltime else ()
         return job.expected * (fmean(ratios) if ratios else 1.0)
 
     def sure(self, job: Job, ranks: int) -> bool:
-        """Whether it is known how the time of a job on so many ranks compares with that on its own."""
+        """Return whether the time of a job on `ranks` ranks can be compared reliably with that on its own
+        number."""
         if SPEEDUP in job.more:
             return True
         curve = self._known.get(_app(job), {}).get(input_key(job))
         return curve is not None and {ranks, job.procs} <= curve.points.keys() and self.scatter() < SURE
 
     def _shape(self, job: Job, of: Mapping[str, ScalingCurve]) -> Shape:
-        """The shape that is likely where little is known."""
+        """Return the probable shape if little is known."""
         given = job.more.get(SPEEDUP)
         if given is not None:
             return Downey(*given).time
@@ -229,7 +236,8 @@ class Curves:
         return lambda ranks: known.expected(ranks, unseen).seconds
 
     def scatter(self) -> float:
-        """The standard deviation of the logarithms of run times of one program and input on one number of ranks."""
+        """Return the standard deviation of the logarithms of run times of one program and input on one number
+        of ranks."""
         return math.sqrt((self._squares + FEW_TIMES * NOISE ** 2) / (self._count + FEW_TIMES))
 
 
@@ -238,5 +246,6 @@ def _app(job: Job) -> Hashable:
 
 
 def input_key(job: Job) -> str:
-    """Return what tells apart the inputs of a program, as `vrm.ext.learning.observed.input_of` does for its line."""
+    """Return the key that distinguishes inputs of a program; `vrm.ext.learning.learned_jobs.input_of` makes the
+    same from a line of `jobs.csv`."""
     return shlex.join(job.payload.arguments) or job.payload.directory

@@ -1,4 +1,5 @@
-"""On which kind of file system a path is: locks of databases are not safe on one that machines share."""
+"""The kind of file system of a path: locks of databases are not safe on a file system that several machines
+share."""
 
 from __future__ import annotations
 
@@ -11,12 +12,12 @@ NETWORK = frozenset(("nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "
 """Kinds of file systems, as the kernel names them, that several machines may write."""
 
 LOCAL_FUSE = ("fuseblk", "fuse.fuse-overlayfs", "fuse.overlayfs", "fuse.squashfuse")
-"""Kinds of file systems in user space that are on this machine; of others this is not known."""
+"""Kinds of local file systems in user space; other FUSE file systems may be remote."""
 
 
 def mounted(path: str | os.PathLike[str], table: str | None = None) -> tuple[str, str]:
-    """Return the directory at which the file system of a path is mounted, and its kind; "" and "" where that is not
-    known. `table` is the text of /proc/self/mountinfo (default: read now). The path need not exist."""
+    """Return the directory where the file system of a path is mounted, and its kind; ("", "") if they are
+    unknown. `table` is the text of /proc/self/mountinfo (default: read now). The path need not exist."""
     if table is None:
         try:
             table = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")

@@ -1,4 +1,4 @@
-"""The keys `Learning` and `Hosts.Quarantine` of the configuration."""
+"""The configuration keys `Learning` and `Hosts.Quarantine`."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo
 
-from vrm.config.kinds import STRICT, defaults, group, kind
+from vrm.config.validators import STRICT, defaults, group, kind
 from vrm.config.paths import absolute, expanded
 
 AUTO, OFF = "auto", "off"
-"""The store is where the XDG directories say; there is none."""
+"""AUTO: the store is where the XDG directories say. OFF: there is no store."""
 
 
 SUGGEST, ON = "suggest", "on"
-"""Bad nodes are reported; they take no new jobs, too. OFF: nobody looks for them."""
+"""SUGGEST: bad nodes are reported. ON: they also take no new jobs. OFF: bad nodes are not looked for."""
 
 
 def _quarantine(value: Any) -> Any:
-    """A word; YAML takes bare `on` and `off` for yes and no."""
+    """Return the word; YAML reads an unquoted `on` or `off` as yes or no."""
     if isinstance(value, bool):
         return ON if value else OFF
     return value.strip().lower() if isinstance(value, str) else value
 
 
 def _store(value: Any, info: ValidationInfo) -> str:
-    """`auto`, `off`, or an absolute path."""
+    """Return `auto`, `off`, or an absolute path."""
     if not isinstance(value, str) or not value.strip():
         raise ValueError("no path")
     text = value.strip()
@@ -51,6 +51,6 @@ def learning() -> tuple[Any, Any]:
 
 
 def quarantine() -> tuple[Any, Any]:
-    """The key `Hosts.Quarantine`: what becomes of nodes that fail jobs or slow them."""
+    """The key `Hosts.Quarantine`: what happens to nodes that fail or slow jobs."""
     return Annotated[Literal["suggest", "on", "off"], BeforeValidator(_quarantine), kind(
         "suggest, on or off", "suggest")], SUGGEST

@@ -1,4 +1,4 @@
-"""When jobs of a list end, as far as sizes and seconds say: what numbers of ranks are compared by."""
+"""Simple list schedules, from sizes and run times only, to compare numbers of ranks."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import math
 from collections.abc import Sequence
 
 Work = list[tuple[int, float]]
-"""Sizes and seconds of jobs, in order."""
+"""Sizes and run times (seconds) of jobs, in order."""
 
 
 def finishes(now: float, free: int, ends: Sequence[tuple[float, int]], work: Work) -> list[float]:
-    """Return when jobs end that start in this order, none before an earlier one: `free` units are free now, and
-    others at the `ends` of running jobs (times and sizes, ascending)."""
+    """Return when jobs end that start in this order, none before an earlier one. `free` units are free at
+    `now`, and others become free at the `ends` of running jobs (times and sizes, ascending). Infinity for jobs
+    that never start."""
     heap, time = list(ends), now
     found: list[float] = []
     for size, seconds in work:
@@ -29,9 +30,9 @@ def finishes(now: float, free: int, ends: Sequence[tuple[float, int]], work: Wor
 
 
 def backfilled(now: float, free: int, ends: Sequence[tuple[float, int]], work: Work) -> list[float]:
-    """Return when jobs end of which each starts as early as it can without delaying those before it (conservative
-    backfilling); else as `finishes`."""
-    times, room = [now], [free]  # from when on how much is free
+    """Return when jobs end if each starts as early as possible without delaying those before it (conservative
+    backfilling). The parameters are those of `finishes`."""
+    times, room = [now], [free]  # free amount, and from which time on
     for end, size in ends:
         if end > times[-1]:
             times.append(end)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from collections.abc import Iterable, Iterator, Sequence
 
-from vrm.ext.learning.curves import Curves, Expected, input_key
+from vrm.ext.learning.curves import Curves, ExpectedTime, input_key
 from vrm.ext.learning.list_schedules import backfilled, finishes
 from vrm.ext.learning.widths import RANKS, SPEEDUP, Downey
 from vrm.model.cluster import Booking, Cluster
@@ -30,7 +30,7 @@ from vrm.model.job import Infeasible, Job, on_ranks
 from vrm.model.policies import CountingPolicy
 from vrm.scheduling.backfilling.dispatcher import Dispatcher, Starts
 from vrm.scheduling.backfilling.easy import Easy, backfill
-from vrm.scheduling.orderings.queue import Waiting
+from vrm.scheduling.orderings.queue import QueueView
 from vrm.scheduling.registry import reads
 
 SIGN = 8
@@ -69,11 +69,11 @@ class RankOption(NamedTuple):
 
     job: Job
     size: int
-    expected: Expected
+    expected: ExpectedTime
     seconds: float
 
     @staticmethod
-    def of(job: Job, size: int, expected: Expected) -> RankOption:
+    def of(job: Job, size: int, expected: ExpectedTime) -> RankOption:
         """Return it."""
         return RankOption(job, size, expected, min(job.walltime, max(1.0, expected.seconds)))
 
@@ -89,7 +89,7 @@ class WidthChoice:
     there, with an interval; `gives` run time and price of each, in seconds (None: something else is sought)."""
 
     ranks: int
-    options: tuple[tuple[int, Expected], ...]
+    options: tuple[tuple[int, ExpectedTime], ...]
     gives: tuple[float, ...] | None
     objective: str
 
@@ -187,11 +187,11 @@ class Moldable(Easy):
 
     # What starts.
 
-    def idle(self, waiting: Waiting, view: Cluster, policy: CountingPolicy) -> bool:
+    def idle(self, waiting: QueueView, view: Cluster, policy: CountingPolicy) -> bool:
         """Whether nothing is free."""
         return policy.room(view) == 0
 
-    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: CountingPolicy, heads: int) -> Starts:
+    def decide(self, now: float, waiting: QueueView, view: Cluster, policy: CountingPolicy, heads: int) -> Starts:
         """The jobs that start now, each on the number of ranks that is best."""
         jobs = list(waiting)
         if not any(job.more.get(RANKS) for job in jobs):
@@ -221,7 +221,7 @@ class Moldable(Easy):
             later -= self._later([job])
         self._queued.left(now, self._later(job for job in jobs if job.id not in view.bookings))
 
-    def reservations(self, now: float, waiting: Waiting, view: Cluster, policy: CountingPolicy) -> dict[int, float]:
+    def reservations(self, now: float, waiting: QueueView, view: Cluster, policy: CountingPolicy) -> dict[int, float]:
         """That of a head that has waited long: others before it may be overtaken."""
         if not any(job.more.get(RANKS) for job in waiting):
             return super().reservations(now, waiting, view, policy)

@@ -1,5 +1,5 @@
-"""The part of the manager that brings ended jobs into the store, what they used into their lines of `jobs.csv`, and
-reports what they wasted."""
+"""The part of the manager that writes ended jobs to the store and their resource use to `jobs.csv`, and reports
+what they wasted."""
 
 from __future__ import annotations
 
@@ -10,54 +10,54 @@ from itertools import islice
 from typing import Any
 from collections.abc import Collection
 
-from vrm.ext.learning.copied import CopiedWork
+from vrm.ext.learning.copied_work import CopiedWork
 from vrm.ext.learning.moldable import WidthChoice, Moldable
-from vrm.ext.learning.observed import LearnedJob, input_of, learned, machine_of, overlaps
+from vrm.ext.learning.learned_jobs import LearnedJob, input_of, learned, machine_of, overlaps
 from vrm.ext.learning.pairs.heatmap import HISTORY as HISTORY_OF_PAIRS, LearnedHeatmap
 from vrm.ext.learning.store import PATIENCE, LearnedStore, StoreError, place
-from vrm.ext.learning.use import JobUses, NodeUse
+from vrm.ext.learning.job_use import JobUses, NodeUse
 from vrm.ext.learning.waste import run_use, use_of
 from vrm.ext.learning.widths import RANKS, text_of
 from vrm.live.manager.liverun import LiveRun
-from vrm.live.manager.part import Launched, Part, RecordPrepared
+from vrm.live.manager.part import JobLaunched, Part, RecordPrepared
 from vrm.model import Job
-from vrm.model.forms import shapes
+from vrm.model.forms import json_checks
 from vrm.results.jobs import JobRow
 from vrm.run.journal import codec
-from vrm.run.journal.past import Past
+from vrm.run.journal.history import RunHistory
 
 EVERY = 60.0
-"""Seconds after which ended jobs are brought into the store."""
+"""Seconds after which ended jobs are written to the store."""
 
 AT_THE_END = 2.0
 """Seconds that a manager waits at its end while another program writes."""
 
 
 WORTH = 10.0
-"""Seconds that a job or a run takes at least where something is said of what it wasted."""
+"""Least seconds of a job or a run whose waste is reported."""
 
 MOST = 100_000
-"""Jobs of a run at most where something is said of the run."""
+"""Greatest number of jobs of a run whose use is reported."""
 
 HISTORY = 20_000
-"""Jobs of the store from which curves are learned: the last ones."""
+"""Number of jobs of the store from which curves are learned: the last ones."""
 
 READING = 1.0
-"""Seconds that a manager waits at its begin while another program writes."""
+"""Seconds that a manager waits at its start while another program writes."""
 
 
 PAIRS = 20
-"""Jobs that have ended since pairs were learned last, after which they are learned anew."""
+"""Number of ended jobs after which pairs are learned again."""
 
 
 class LearningPart(Part):
-    """Brings the jobs that ended into the store: from time to time in a copy of the manager, which delays nothing,
-    and at the end of the manager. What is in the store already is replaced, so each manager of a run adds all of its
-    jobs. Of each program and input it says once what a job of it wasted, and at the end what the run did."""
+    """Writes ended jobs to the store: from time to time in a copy of the manager, which delays nothing, and at
+    the end of the manager. Rows in the store are replaced, so each manager of a run adds all of the run's jobs.
+    Once for each program and input it reports what a job wasted, and at the end what the run used."""
 
-    events = {"width": {"id": shapes.count, "ranks": shapes.positive, "objective": shapes.line,
-                        "options": shapes.list_of(shapes.list_of(shapes.number))}}
-    observes = (Launched, NodeUse, RecordPrepared)
+    events = {"width": {"id": json_checks.count, "ranks": json_checks.positive, "objective": json_checks.line,
+                        "options": json_checks.list_of(json_checks.list_of(json_checks.number))}}
+    observes = (JobLaunched, NodeUse, RecordPrepared)
 
     def __init__(self, live: LiveRun) -> None:
         self.live = live
@@ -67,20 +67,20 @@ class LearningPart(Part):
         self._writing = False
         self._trouble = ""
         self._uses = JobUses(live)
-        self._ended: list[int] = []  # jobs of which something may be said, once their lines are written
+        self._ended: list[int] = []  # jobs to report on when their lines are written
         self._said: set[tuple[str, str]] = set()
-        self._known: list[LearnedJob] = []  # of earlier runs, from which pairs are learned
-        self._new = 0  # jobs that have ended since
+        self._known: list[LearnedJob] = []  # jobs of earlier runs, from which pairs are learned
+        self._new = 0  # number of jobs that have ended since pairs were learned
         self._copied = CopiedWork()
-        self._rigid = False  # it was said that numbers of ranks are not chosen
+        self._rigid = False  # whether the warning that numbers of ranks are not chosen was given
 
-    def recall(self, past: Past) -> None:
-        """Add the jobs of earlier managers again: the last one may have been killed before it did."""
+    def recall(self, past: RunHistory) -> None:
+        """Add the jobs of earlier managers again: the last one may have been killed before it wrote them."""
         self._pending = set(self.live.records.rows)
 
     def begin(self, selector: selectors.BaseSelector) -> None:
-        """Learn how programs scale, and how they share nodes, from the jobs of all runs on this machine, where that is
-        asked for."""
+        """Learn how programs scale and how they share nodes, from the jobs of all runs on this machine, if the
+        configuration asks for it."""
         dispatcher, heatmap = self.live.scheduler.dispatcher, self.live.scheduler.policy.heatmap
         if not isinstance(dispatcher, Moldable) and not isinstance(heatmap, LearnedHeatmap):
             return
@@ -105,7 +105,8 @@ class LearningPart(Part):
         return machine_of(codec.nodes_record(self.live.cluster.nodes))
 
     def _widths(self, job: Job) -> None:
-        """Record why a job has started on so many ranks; what would have to be set for that."""
+        """Record why a job started on its number of ranks; warn if the configuration does not choose numbers of
+        ranks."""
         dispatcher, widths = self.live.scheduler.dispatcher, job.more.get(RANKS)
         if isinstance(dispatcher, Moldable):
             choice = dispatcher.choices.pop(job.id, None)
@@ -120,7 +121,7 @@ class LearningPart(Part):
     def observe(self, event: object) -> None:
         """Follow jobs from their starts to their records."""
         live = self.live
-        if isinstance(event, Launched):
+        if isinstance(event, JobLaunched):
             self._uses.launched(live.running[event.job.id].booking, live.now)
             if event.job.more:
                 self._widths(event.job)
@@ -136,15 +137,15 @@ class LearningPart(Part):
                 self._ended.append(outcome.job.id)
 
     def deadline(self, now: float) -> float:
-        """When jobs are brought into the store, or looked at."""
+        """Return when jobs are to be written to the store, or nodes to be asked."""
         return min(self._uses.due, math.inf if self._writing else self._due)
 
     def act(self, now: float) -> None:
-        """Look at running jobs."""
+        """Ask the nodes about running jobs."""
         self._uses.ask(now)
 
     def tidy(self, now: float) -> None:
-        """Bring jobs into the store, in a copy of the manager; say what jobs wasted."""
+        """Write jobs to the store in a copy of the manager, and report what jobs wasted."""
         while self._ended and self._ended[0] in self.live.records.rows:
             self._say(self.live.records.rows[self._ended.pop(0)])
         self._copied.look()
@@ -181,7 +182,7 @@ class LearningPart(Part):
             self._due = now + EVERY
 
     def _pairs(self) -> None:
-        """Learn from the jobs of this run, too, how programs share nodes; a copy of the manager does so."""
+        """Learn how programs share nodes from the jobs of this run, too, in a copy of the manager."""
         heatmap, run = self.live.scheduler.policy.heatmap, self.live.launcher.run_id
         self._new = 0
         if isinstance(heatmap, LearnedHeatmap):
@@ -192,17 +193,17 @@ class LearningPart(Part):
                 if found is not None:
                     heatmap.take(found)
 
-            self._copied.begin(lambda: heatmap.relearned(jobs), then)
+            self._copied.begin(lambda: heatmap.learn_again(jobs), then)
 
     def _say(self, row: JobRow) -> None:
-        """Say what a job wasted, where no job like it was spoken of."""
+        """Report what a job wasted, unless this was done for a job of the same program and input."""
         use, key = use_of(row), (row.app, input_of(row))
         if use is not None and use.findings and key not in self._said:
             self._said.add(key)
             self.live.tell("note", f"#{row.id} {row.app}: {'; '.join(use.findings)} (vrm efficiency)")
 
     def end(self) -> None:
-        """Bring what is left into the store, and say what the run used."""
+        """Write what is left to the store, and report what the run used."""
         rows = list(self.live.records.rows.values())
         whole = run_use(rows, sum(node.cores for node in self.live.cluster.nodes)) if 0 < len(rows) <= MOST else None
         if whole is not None and whole.seconds >= WORTH and whole.text:
@@ -214,13 +215,13 @@ class LearningPart(Part):
             self._tell(self._add(batch, AT_THE_END))
 
     def _add(self, batch: Collection[int], patience: float) -> str:
-        """Bring jobs into the store; why that was not possible, "" where it was."""
+        """Write jobs to the store; return why that was impossible, "" if it was done."""
         live, records = self.live, self.live.records
         assert self._path is not None
         run = live.launcher.run_id
         try:
             with LearnedStore(self._path, patience) as store:
-                new = store.unknown(run, batch)  # a manager before this one has brought the others
+                new = store.unknown(run, batch)  # an earlier manager has written the others
                 jobs = (learned(records.rows[job_id], run) for job_id in new)
                 store.add(run, str(live.run_directory.directory), self._machine(),
                           filter(None, jobs), overlaps(new, records.rows.values()))
@@ -229,15 +230,15 @@ class LearningPart(Part):
         return ""
 
     def _tell(self, why: str) -> None:
-        """Report what is wrong with the store, once; the run continues without it."""
+        """Report a fault of the store, once; the run continues without it."""
         if why and why != self._trouble:
             self._trouble = why
             self.live.tell("warning", f"nothing is learned from this run: {why}")
 
 
 def _options(choice: WidthChoice) -> list[list[float]]:
-    """Each number of ranks, with the seconds that are expected there, between which they are, and what the objective is
-    with it (seconds; none where that was not needed)."""
+    """Return for each number of ranks the expected seconds, the range of these, and the value of the objective
+    (seconds; missing if it was not needed)."""
     gives = choice.gives or [None] * len(choice.options)
     return [[ranks, round(expected.seconds, 3), round(expected.low, 3), round(expected.high, 3),
              *([] if value is None else [round(value, 3)])] for (ranks, expected), value in zip(choice.options, gives)]

@@ -1,15 +1,15 @@
 """The store: one SQLite file of a user with the ended jobs of all runs.
 
-| table | a row is |
+| table | a row describes |
 |---|---|
 | `runs` | a run: its id (that of its journal), its directory, and the machine |
-| `jobs` | a job that ran, by its run and its id (`vrm.ext.learning.observed.LearnedJob`) |
-| `overlaps` | how long two jobs of a run were on the same node |
-| `attempts` | an attempt of a job that failed, also where the job ran again |
-| `nodes` | what was found of a node of a machine last (`vrm.ext.learning.health.found.NodeRecord`) |
-| `probes` | what the last probe of a node has measured (`vrm.ext.learning.health.found.ProbeRecord`) |
+| `jobs` | a job that ran, by its run and its id (`vrm.ext.learning.learned_jobs.LearnedJob`) |
+| `overlaps` | the time for which two jobs of a run were on the same node |
+| `attempts` | a failed attempt of a job, even if the job ran again |
+| `nodes` | the last finding about a node of a machine (`vrm.ext.learning.health.findings.NodeRecord`) |
+| `probes` | the result of the last probe of a node (`vrm.ext.learning.health.findings.ProbeRecord`) |
 
-Each write is one transaction. The same rows may be added again: they replace those of the same run and job.
+Each write is one transaction. Rows may be added again: they replace those of the same run and job.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from vrm.ext.learning.filesystems import mounted, shared
 from vrm.ext.learning.keys import AUTO, OFF
-from vrm.ext.learning.observed import LearnedJob, Overlap
+from vrm.ext.learning.learned_jobs import LearnedJob, Overlap
 from vrm.system.files import fault
 
 if TYPE_CHECKING:
     import sqlite3
 
 VERSION = 1
-"""The form of the tables. A vrm that changes them reads all older forms."""
+"""Format of the tables. A vrm that changes them reads all older formats."""
 
 MARK = 0x76726D4C
-"""What the file says in its header of the program that wrote it (`PRAGMA application_id`)."""
+"""Mark of vrm's stores in the file header (`PRAGMA application_id`)."""
 
 PATIENCE = 10.0
 """Seconds to wait while another program writes."""
@@ -63,7 +63,7 @@ CREATE TABLE IF NOT EXISTS probes (
     machine TEXT NOT NULL, name TEXT NOT NULL, time REAL NOT NULL, compute REAL NOT NULL, memory REAL NOT NULL,
     workers INTEGER NOT NULL, fault TEXT NOT NULL, PRIMARY KEY (machine, name)) WITHOUT ROWID;
 """
-"""Tables that a vrm has added which reads the same form: those before it leave them alone."""
+"""Tables that were added without a new format; earlier versions of vrm ignore them."""
 
 _INSERT = "INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _SELECT = """
@@ -83,12 +83,12 @@ _FIND = {"attempts": "SELECT * FROM attempts WHERE ?1 = '' OR machine = ?1",
 
 
 class StoreError(Exception):
-    """The store cannot be used; the text names the file, and says why and what to do."""
+    """The store cannot be used; the text names the file, the reason and what to do."""
 
 
 def place(wish: str, env: Mapping[str, str] | None = None) -> Path | None:
-    """Return the file of the store, by the key `Learning.Store`: where the XDG directories say, or its path; None where
-    there is to be none."""
+    """Return the file of the store according to the key `Learning.Store`: a path, or the place of the XDG
+    directories; None if there is to be no store."""
     if wish == OFF:
         return None
     if wish != AUTO:
@@ -100,8 +100,8 @@ def place(wish: str, env: Mapping[str, str] | None = None) -> Path | None:
 
 
 class LearnedStore:
-    """An open store; use it in a `with`. The file and its directory are made where they are not there; not with
-    `reading`, which finds nothing then. Raises StoreError."""
+    """An open store, to be used in a `with`. A missing file and its directory are created; with `reading` they
+    are not, and the store is then empty. Raises StoreError."""
 
     def __init__(self, path: Path, patience: float = PATIENCE, reading: bool = False) -> None:
         """`patience`: seconds to wait while another program writes."""
@@ -148,7 +148,8 @@ class LearnedStore:
         return sqlite3.connect(self.path, timeout=self._patience, isolation_level=None)
 
     def _begin(self) -> None:
-        """Make the tables in an empty file; StoreError for a file of another program or of a newer vrm."""
+        """Create the tables in an empty file. Raises StoreError for a file of another program or of a newer
+        vrm."""
         if self._number("application_id") == MARK:
             self._known()
             return
@@ -188,7 +189,7 @@ class LearnedStore:
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
-        """StoreError for what the disk or SQLite raises."""
+        """Raise StoreError for errors of the disk and of SQLite."""
         try:
             yield
         except OSError as error:
@@ -209,7 +210,7 @@ class LearnedStore:
 
     @contextlib.contextmanager
     def _change(self) -> Iterator[sqlite3.Connection]:
-        """One transaction, which is carried out as a whole."""
+        """Run the body as one transaction."""
         assert self._file is not None
         self._file.execute("BEGIN IMMEDIATE")
         try:
@@ -221,7 +222,7 @@ class LearnedStore:
 
     def add(self, run: str, directory: str, machine: str, jobs: Iterable[LearnedJob],
             overlaps: Iterable[Overlap] = ()) -> None:
-        """Add jobs of a run, and how long they were neighbours. StoreError."""
+        """Add jobs of a run, and how long they were neighbours. Raises StoreError."""
         with self._told(), self._change() as file:
             file.execute("INSERT OR REPLACE INTO runs VALUES (?, ?, ?)", (run, directory, machine))
             file.executemany(_INSERT, (tuple(vars(each).values()) for each in jobs))
@@ -229,7 +230,7 @@ class LearnedStore:
                              ((run, each.job, each.other, each.seconds) for each in overlaps))
 
     def unknown(self, run: str, jobs: Collection[int]) -> set[int]:
-        """Return which jobs of a run are not there. StoreError."""
+        """Return the jobs of a run that are not in the store. Raises StoreError."""
         assert self._file is not None
         with self._told():
             there = self._file.execute("SELECT job FROM jobs WHERE run = ? AND job BETWEEN ? AND ?",
@@ -237,8 +238,8 @@ class LearnedStore:
             return {*jobs}.difference(job for job, in there)
 
     def jobs(self, app: str = "", machine: str = "", last: int = -1) -> list[LearnedJob]:
-        """Return the jobs, of one program and machine where these are named, in the order of their ends; only the
-        `last` ones, unless that is negative. StoreError."""
+        """Return the jobs in the order of their ends, only of one program and machine if these are given; only
+        the `last` ones, unless `last` is negative. Raises StoreError."""
         if self._file is None:
             return []
         with self._told():
@@ -246,23 +247,23 @@ class LearnedStore:
         return [LearnedJob(*(*row[:-2], bool(row[-2]), bool(row[-1]))) for row in reversed(rows)]
 
     def machines(self) -> dict[str, str]:
-        """Return the machine of each run. StoreError."""
+        """Return the machine of each run. Raises StoreError."""
         return dict(self._rows("SELECT run, machine FROM runs"))
 
     def overlaps(self) -> list[tuple[str, int, int, float]]:
-        """Return the run, the two jobs, and the seconds of each overlap. StoreError."""
+        """Return the run, the two jobs, and the seconds of each overlap. Raises StoreError."""
         return self._rows("SELECT run, job, other, seconds FROM overlaps")
 
     def add_rows(self, table: str, rows: Iterable[Any]) -> None:
-        """Add rows (data classes, their fields in the order of the columns) to a table, each instead of the one before.
-        StoreError."""
+        """Add rows (data classes with fields in the order of the columns) to a table; a row replaces an earlier
+        one with the same key. Raises StoreError."""
         with self._told(), self._change() as file:
             for row in rows:
                 file.execute(_ADD[table], tuple(vars(row).values()))
 
     def rows(self, table: str, machine: str = "") -> list[tuple[Any, ...]]:
-        """Return the rows of one of the tables `attempts`, `nodes` and `probes`, of one machine where it is named.
-        StoreError."""
+        """Return the rows of one of the tables `attempts`, `nodes` and `probes`, only of one machine if it is
+        given. Raises StoreError."""
         if self._file is None:
             return []
         with self._told():
@@ -275,7 +276,8 @@ class LearnedStore:
             return self._file.execute(query).fetchall()
 
     def forget(self, app: str = "", run: str = "") -> int:
-        """Forget the jobs of a program, or of a run, or all; return how many those were. StoreError."""
+        """Delete the jobs of a program, or of a run, or all; return the number of deleted jobs. Raises
+        StoreError."""
         if self._file is None:
             return 0
         with self._told():

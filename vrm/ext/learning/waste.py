@@ -1,8 +1,9 @@
-"""What jobs have used of what they held, and what to ask for next time.
+"""What jobs used of the resources that they held, and what to request next time.
 
-Busy cores are CPU seconds over run time. An MPI rank that waits for others is busy, too: from outside that cannot be
-told from work. Where the same program and input has run on fewer ranks, its core seconds there show how much was
-work. """
+Busy cores are CPU seconds divided by run time. An MPI rank that waits for others is busy, too: from outside,
+waiting cannot be distinguished from work. If the same program and input has run on fewer ranks, its core
+seconds there show how much was work.
+"""
 
 from __future__ import annotations
 
@@ -13,48 +14,49 @@ from statistics import fmean, median
 from typing import Any, NamedTuple
 from collections.abc import Iterable, Mapping, Sequence
 
-from vrm.ext.learning.observed import LearnedJob, input_of
+from vrm.ext.learning.learned_jobs import LearnedJob, input_of
 from vrm.model.quantities import fold, memory_bytes, memory_text, numbers, said
 from vrm.results.job_columns import JobFileError
 from vrm.results.jobs import JobRow
-from vrm.results.places import parse_cores
+from vrm.results.placement_text import parse_cores
 from vrm.workload.grammar import FIELDS
 
 FEW_BUSY = 0.75
-"""Of the cores of a job, the part below which those that were busy are few."""
+"""Fraction of a job's cores below which few of them were busy."""
 
 ROUNDING = 0.05
-"""Busy cores that are no core more: starting a program takes some time."""
+"""Busy cores above a whole number that do not count as another core: starting a program takes some time."""
 
 LITTLE, MUCH = 0.5, 0.9
-"""Of the memory or time that was asked for, the parts below which too much was asked, and above which it was tight."""
+"""Fractions of the requested memory or time: below the first, too much was requested; above the second, it was
+tight."""
 
 SPARE = 1.2
-"""How much more memory than was used should be asked for."""
+"""Factor between used memory and the memory to request."""
 
 SPARE_TIME = 1.5
-"""How much more time."""
+"""Factor between used time and the time to request."""
 
 LITTLE_IDLE = 0.02
-"""Of the core time of the nodes, the part below which nothing is said of what was idle while jobs waited."""
+"""Fraction of the core time of the nodes; less idle time while jobs waited is not reported."""
 
 SHORT = 1.0
-"""Seconds below which nothing is found in a job: its start is a large part of it."""
+"""Shorter jobs, in seconds, are not examined: start-up is a large part of them."""
 
 OVERHEAD = 1.5
-"""How many times as many core seconds as on fewer ranks are many."""
+"""Factor by which core seconds exceed those on fewer ranks if they are many."""
 
 CoreSeconds = Mapping[tuple[str, str], Mapping[int, float]]
-"""Median core seconds by number of ranks, of each program and input."""
+"""Median core seconds by number of ranks, for each program and input."""
 
 NOT_KNOWN: CoreSeconds = {}
-"""Those of no program."""
+"""Core seconds of no program."""
 
 
 @dataclass(frozen=True)
 class ProgramUse:
-    """What a program of a coupled job has used, by the last look at it: `busy` are the cores that were busy on average,
-    of `cores`; `largest` are the bytes of its largest process."""
+    """What a program of a coupled job used until the last look at it: `busy` is the average number of busy
+    cores of its `cores`; `largest` are the bytes of its largest process."""
 
     app: str
     ranks: int
@@ -65,11 +67,11 @@ class ProgramUse:
 
 @dataclass(frozen=True)
 class JobUse:
-    """What a job has used: `busy` are the cores that were busy on average, of `cores` (None: not known). `beyond` are
-    threads that ran beyond the cores of a node. `memory` are the most bytes on a node, of those that it `asked` for
-    there (0: none). `seconds` is its run time, `limit` its walltime. `findings` are sentences, `ask` what to ask for
-    next time, by the fields of a job (`ranks` and `time` for the second and the third word of its line). `programs` are
-    those of a coupled job, where nodes were asked about it."""
+    """What a job used: `busy` is the average number of busy cores of its `cores` (None: unknown). `beyond` is
+    the number of threads that ran beyond the cores of a node. `memory` is the peak in bytes on a node, `asked`
+    what it requested there (0: nothing). `seconds` is its run time, `limit` its walltime. `findings` are
+    sentences, `ask` what to request next time, by the fields of a job (`ranks` and `time` are the second and
+    the third word of its line). `programs` are those of a coupled job, if nodes were asked about it."""
 
     id: int
     app: str
@@ -89,16 +91,16 @@ class JobUse:
 
     @property
     def wasted(self) -> float:
-        """Core seconds that were held and not used, as far as that is known."""
+        """Core seconds that were held and not used, as far as they are known."""
         return 0.0 if self.busy is None else max(0.0, self.cores - self.busy) * self.seconds
 
 
 def use_of(row: JobRow, work: CoreSeconds = NOT_KNOWN) -> JobUse | None:
-    """Return what a job has used; None for one that never ran. `work` is what its program needed on other numbers of
+    """Return what a job used; None if it never ran. `work` is what its program needed on other numbers of
     ranks."""
     if row.start is None or row.end is None:
         return None
-    seconds, beyond, asked = row.end - row.start, row.threads_beyond, asked_memory(row)
+    seconds, beyond, asked = row.end - row.start, row.threads_beyond, requested_memory(row)
     busy = row.cpu_time / seconds if row.cpu_time and seconds > 0 else None
     memory = int(memory_bytes(row.memory_peak)) if row.memory_peak else None
     found: list[str] = []
@@ -106,10 +108,10 @@ def use_of(row: JobRow, work: CoreSeconds = NOT_KNOWN) -> JobUse | None:
     programs = programs_of(row) if row.coupled else ()
     if seconds >= SHORT:
         if row.coupled:
-            few = [(each.app, _few_busy(each.busy, each.ranks, each.cores)[0]) for each in programs]
+            few = [(each.app, _idle_cores_finding(each.busy, each.ranks, each.cores)[0]) for each in programs]
             found += [f"{app}: {text}" for app, text in few if text]
         else:
-            text, ask = _few_busy(math.inf if busy is None else busy, row.procs, row.processors)
+            text, ask = _idle_cores_finding(math.inf if busy is None else busy, row.procs, row.processors)
             found += [text] if text else []
             _widths(row, seconds, work, found)
         if beyond:
@@ -125,8 +127,8 @@ def use_of(row: JobRow, work: CoreSeconds = NOT_KNOWN) -> JobUse | None:
 
 
 def programs_of(row: JobRow) -> tuple[ProgramUse, ...]:
-    """Return what the programs of a coupled job have used; none where that is not known. It is damaged where it does
-    not agree with the programs that the job says, and then not known, either."""
+    """Return what the programs of a coupled job used; () if that is unknown, or damaged: it then disagrees with
+    the programs of the job."""
     seconds = (row.end or 0.0) - (row.start or 0.0)
     try:
         known = [text.split() for text in row.programs_use.split(" : ")]
@@ -137,8 +139,9 @@ def programs_of(row: JobRow) -> tuple[ProgramUse, ...]:
         return ()
 
 
-def _few_busy(busy: float, ranks: int, cores: int) -> tuple[str, dict[str, Any]]:
-    """What to say of a program that has kept few of its cores busy, and what to ask for; "" of others."""
+def _idle_cores_finding(busy: float, ranks: int, cores: int) -> tuple[str, dict[str, Any]]:
+    """Return what to report about a program that kept few of its cores busy, and what to request; "" for other
+    programs."""
     if busy >= FEW_BUSY * cores:
         return "", {}
     each = cores // ranks
@@ -153,7 +156,7 @@ def _few_busy(busy: float, ranks: int, cores: int) -> tuple[str, dict[str, Any]]
 
 
 def _widths(row: JobRow, seconds: float, work: CoreSeconds, found: list[str]) -> None:
-    """Whether the same has needed far fewer core seconds on fewer ranks."""
+    """Report if the same program and input needed far fewer core seconds on fewer ranks."""
     fewer = {ranks: needed for ranks, needed in work.get((row.app, input_of(row)), {}).items() if ranks < row.procs}
     if not fewer or row.status != "completed":
         return
@@ -165,7 +168,7 @@ def _widths(row: JobRow, seconds: float, work: CoreSeconds, found: list[str]) ->
 
 
 def _memory(memory: int | None, asked: int, row: JobRow, found: list[str], ask: dict[str, Any]) -> None:
-    """Whether a job has asked for far too much memory, or for hardly enough."""
+    """Report if a job requested far too much memory, or hardly enough."""
     if memory is None or not asked or LITTLE * asked <= memory <= MUCH * asked:
         return
     per_task = bool(row.mem_per_task)
@@ -177,12 +180,12 @@ def _memory(memory: int | None, asked: int, row: JobRow, found: list[str], ask: 
 
 
 def _whole(size: int) -> int:
-    """Bytes in whole MiB."""
+    """Return bytes rounded to whole MiB."""
     return max(1, round(size / (1 << 20))) << 20
 
 
 def _ranks_on_nodes(row: JobRow) -> list[int]:
-    """How many ranks a job had on each of its nodes."""
+    """Return the number of ranks of a job on each of its nodes."""
     each = max(1, row.processors // row.procs)
     try:
         found = [max(1, sum(part.last - part.first + 1 for part in parts) // each)
@@ -192,14 +195,14 @@ def _ranks_on_nodes(row: JobRow) -> list[int]:
     return found or [row.procs]
 
 
-def asked_memory(row: JobRow) -> int:
-    """Return the bytes that a job has asked for on the node where it has most ranks; 0 where it asked for none."""
+def requested_memory(row: JobRow) -> int:
+    """Return the bytes that a job requested on the node with most of its ranks; 0 if it requested none."""
     each, once = (int(memory_bytes(text)) if text else 0 for text in (row.mem_per_task, row.mem_per_node))
     return each * max(_ranks_on_nodes(row)) + once if each or once else 0
 
 
 def core_seconds(jobs: Iterable[LearnedJob]) -> CoreSeconds:
-    """Return the median core seconds of jobs that completed, by program and input, and number of ranks."""
+    """Return the median core seconds of completed jobs, by program and input, and by number of ranks."""
     groups: dict[tuple[str, str], dict[int, list[float]]] = {}
     for job in jobs:
         if job.status == "completed" and job.steady:
@@ -212,11 +215,11 @@ def core_seconds(jobs: Iterable[LearnedJob]) -> CoreSeconds:
 
 @dataclass(frozen=True)
 class RunUse:
-    """What the jobs of a run have used of its `cores`, between the first start and the last end, `seconds` later.
-    Core seconds: `held` by jobs, of which `known` are those of jobs whose CPU time is known, and `busy` those in
-    which it was used; `idle` while jobs waited, and of these in `fit` as many as the waiting jobs would have needed
-    were free. `example` is the job that waited longest then, `narrow` the most cores of a job that would have fit
-    where none did."""
+    """What the jobs of a run used of its `cores` between the first start and the last end, `seconds` later. In
+    core seconds: `held` by jobs; `known`, the part of jobs whose CPU time is known; `busy`, the part of that
+    which was used; `idle`, the time that was idle while jobs waited; `fit`, the part of that in which enough
+    cores for a waiting job were free. `example` is the job that waited longest in `fit`; `narrow` is the
+    largest number of cores that a job could have used when no waiting job fitted."""
 
     cores: int
     seconds: float
@@ -230,7 +233,7 @@ class RunUse:
 
     @property
     def text(self) -> str:
-        """One line for people; "" where there is nothing to say."""
+        """The summary in one line; "" if there is nothing to report."""
         total, parts = self.cores * self.seconds, []
         if self.known:
             some = f" (known for {self.known / self.held:.0%} of it)" if self.known < 0.99 * self.held else ""
@@ -246,7 +249,7 @@ class RunUse:
 
 
 class _Change(NamedTuple):
-    """At a `time`, `cores` become free (below 0: are taken), and a job begins to wait (1) or has waited (-1)."""
+    """At `time`, `cores` become free (negative: are taken), and a job begins to wait (1) or ends its wait (-1)."""
 
     time: float
     cores: int
@@ -255,14 +258,14 @@ class _Change(NamedTuple):
 
 
 def run_use(rows: Sequence[JobRow], cores: int) -> RunUse | None:
-    """Return what the jobs of a run have used of the cores of its nodes; None where none has run."""
+    """Return what the jobs of a run used of the cores of its nodes; None if no job has run."""
     ran = [row for row in rows if row.start is not None and row.end is not None and row.end > row.start]
     if not ran:
         return None
     first, last = min(row.start or 0.0 for row in ran), max(row.end or 0.0 for row in ran)
     held = [(row.processors * ((row.end or 0.0) - (row.start or 0.0)), row.cpu_time) for row in ran]
     idle, fit, narrow = 0.0, 0.0, 0
-    lost: Counter[int] = Counter()  # seconds by job
+    lost: Counter[int] = Counter()  # milliseconds by job
     free, waiting = cores, _WaitingJobs()
     changes = _changes(ran)
     for change, following in zip(changes, [*changes[1:], None]):
@@ -284,13 +287,14 @@ def run_use(rows: Sequence[JobRow], cores: int) -> RunUse | None:
 
 
 class _WaitingJobs:
-    """The jobs that wait, by the number of their cores: `oldest` has their ids in the order in which they came."""
+    """The waiting jobs by their number of cores: `oldest` has their ids in the order in which they began to
+    wait."""
 
     def __init__(self) -> None:
         self.oldest: dict[int, list[int]] = {}
 
     def take(self, change: _Change) -> None:
-        """A job begins to wait, or has waited."""
+        """Add a job that begins to wait, or remove one that has waited."""
         width, job = change.row.processors, change.row.id
         if change.waits > 0:
             self.oldest.setdefault(width, []).append(job)
@@ -301,7 +305,8 @@ class _WaitingJobs:
 
 
 def _changes(ran: Sequence[JobRow]) -> list[_Change]:
-    """What changes when, for jobs that ran: they wait from when those have ended that they depend on."""
+    """Return the changes in the order of time. Jobs wait from the time when those on which they depend have
+    ended."""
     ends, found = {row.id: row.end for row in ran}, []
     for row in ran:
         start, end = row.start or 0.0, row.end or 0.0
@@ -313,7 +318,7 @@ def _changes(ran: Sequence[JobRow]) -> list[_Change]:
 
 
 def _before(row: JobRow) -> list[int]:
-    """The jobs that a job has waited for, by its column `after`."""
+    """Return the jobs for which a job has waited, from its column `after`."""
     found: list[int] = []
     for part in str(row.after or "").split(","):
         try:
@@ -324,13 +329,13 @@ def _before(row: JobRow) -> list[int]:
 
 
 def by_program(uses: Iterable[JobUse], most: int = 3) -> list[str]:
-    """Return a line for each of the programs that have wasted most core seconds, with what to ask for next time."""
+    """Return a line for each of the programs that wasted most core seconds, with what to request next time."""
     groups: dict[tuple[str, str], list[JobUse]] = {}
     for use in uses:
         groups.setdefault((use.app, use.input), []).append(use)
     lines: list[str] = []
     for (app, _), of in sorted(groups.items(), key=lambda each: -sum(use.wasted for use in each[1])):
-        wishes = Counter(wish_text(name, value) for use in of for name, value in use.ask.items() if name != "time")
+        wishes = Counter(request_text(name, value) for use in of for name, value in use.ask.items() if name != "time")
         known = [use.busy for use in of if use.busy is not None]
         if wishes and len(lines) < most:
             busy = f"{fmean(known):.1f} of {fold(sorted({use.cores for use in of}))} cores busy, " if known else ""
@@ -339,8 +344,9 @@ def by_program(uses: Iterable[JobUse], most: int = 3) -> list[str]:
     return lines
 
 
-def wish_text(name: str, value: Any) -> str:
-    """Return one of the things to ask for next time (`JobUse.ask`), as a line of the queue or `vrm submit` has it."""
+def request_text(name: str, value: Any) -> str:
+    """Return one of the things to request next time (`JobUse.ask`), as it is written in a queue line or for
+    `vrm submit`."""
     if name == "ranks":
         return f"{value} rank{'s' * (value > 1)}"
     return str(value) if name == "time" else f"{name}={value}"

@@ -1,5 +1,5 @@
-"""Fields of a job that may run on several numbers of ranks: `ranks`, and `speedup`, by which its user says how it
-scales."""
+"""Fields of a job that may run on several numbers of ranks: `ranks`, and `speedup`, the user's description of
+how it scales."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 from collections.abc import Callable
 
 from vrm.model.forms.fields import NO_COLUMN, Field, Option
-from vrm.model.forms.kinds import FieldError, Kind
+from vrm.model.forms.field_types import FieldError, Kind
 
 RANKS, SPEEDUP = "ranks", "speedup"
 
 MOST = 256
-"""Numbers of ranks that a job may name."""
+"""Greatest number of numbers of ranks that a job may name."""
 
 LARGEST = 10_000_000
-"""Ranks of a job."""
+"""Greatest number of ranks of a job."""
 
 FORMS = "ranks=2..16, ranks=2..16,powers, ranks=4..64,squares or ranks=4,9,16"
 
@@ -25,8 +25,8 @@ _RANGE = re.compile(r"(\d{1,8})\.\.(\d{1,8})(?:,(powers|squares))?")
 
 
 def widths_of(text: str) -> tuple[int, ...]:
-    """Return the numbers of ranks that a text names, ascending: `2..16`, `2..16,powers` (of two), `4..64,squares`, or
-    `4,9,16`, also in braces. FieldError says what is wrong."""
+    """Return the numbers of ranks in a text, ascending: `2..16`, `2..16,powers` (of two), `4..64,squares`, or
+    `4,9,16`, also in braces. Raises FieldError with the reason."""
     found = _RANGE.fullmatch(text)
     if found:
         low, high, which = int(found[1]), int(found[2]), found[3]
@@ -48,7 +48,7 @@ def widths_of(text: str) -> tuple[int, ...]:
 
 
 def text_of(widths: tuple[int, ...]) -> str:
-    """Return the shortest text that names these numbers of ranks."""
+    """Return the shortest text for these numbers of ranks."""
     low, high = widths[0], widths[-1]
     for which in ("", "powers", "squares") if len(widths) > 2 else ():
         if (which or high - low < MOST) and _between(low, high, which) == [*widths]:
@@ -57,7 +57,7 @@ def text_of(widths: tuple[int, ...]) -> str:
 
 
 def _between(low: int, high: int, which: str) -> list[int]:
-    """The numbers from one to another: all, the powers of two, or the squares."""
+    """Return the numbers from `low` to `high`: all, the powers of two, or the squares."""
     if which == "powers":
         return [2 ** power for power in range(24) if low <= 2 ** power <= high]
     if which == "squares":
@@ -78,7 +78,7 @@ def _numbers(text: str) -> tuple[float, float]:
 
 
 def _kind(read: Callable[[str], Any], write: Callable[[Any], str]) -> Kind:
-    """The kind of values that have one text in all forms."""
+    """Return the kind of values that have the same text in all formats."""
     def sound(value: Any) -> bool:
         try:
             return isinstance(value, str) and bool(read(value))
@@ -103,14 +103,14 @@ def speedup() -> Field:
 
 @dataclass(frozen=True)
 class Downey:
-    """Speed-up of a program by its average parallelism and the variation of that (A. Downey, "A model for speedup of
-    parallel programs", 1997)."""
+    """Speed-up of a program from its average parallelism and the variation of that (A. Downey, "A model for
+    speedup of parallel programs", 1997)."""
 
     average: float
     variation: float
 
     def speedup(self, ranks: int) -> float:
-        """How many times as fast it is on so many ranks as on one."""
+        """Return the speed on `ranks` ranks divided by that on one."""
         a, s, n = self.average, self.variation, ranks
         if s <= 1:
             if n <= a:
@@ -123,5 +123,5 @@ class Downey:
         return a
 
     def time(self, ranks: int) -> float:
-        """Its run time, as a multiple of that on one rank."""
+        """Return the run time on `ranks` ranks divided by that on one."""
         return 1.0 / self.speedup(ranks)

@@ -1,1 +1,2 @@
-"""Running jobs lend cores: how they are moved, how programs follow, which ones can, and the backfilling `sd`."""
+"""Running jobs lend cores to waiting jobs: moving cores, programs that follow their cores, checking programs, and
+the backfilling policy `sd`."""

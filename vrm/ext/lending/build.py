@@ -1,4 +1,4 @@
-"""The shim (`shim.c`), built with the user's C compiler where it is first needed."""
+"""Builds the shim (`shim.c`) with the user's C compiler when it is first needed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ SHIM = Recipe("lending", "the shim", HERE / "shim.c", [HERE / "vrm_lending.h"], 
 
 
 class ShimError(RuntimeError):
-    """There is no shim, and why; jobs lend by affinity alone then."""
+    """The shim cannot be built; the text says why. Jobs then lend by affinity alone."""
 
 
 def shim(env: Mapping[str, str] | None = None) -> Path:
-    """The shim for this machine, built when there is none yet. BuildError when that cannot be done."""
+    """Return the path of the shim for this machine; build it if necessary. Raises ShimError if it cannot be built."""
     try:
         return SHIM.made(env)
     except CompileError as error:

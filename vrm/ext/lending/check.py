@@ -1,11 +1,10 @@
-"""`vrm malleable check`: whether a program can lend cores while it runs.
+"""`vrm malleable check`: tests whether a program can lend cores while it runs.
 
-It is run twice as it is, and then under random changes of its cores, by the same means as in a job: the
-kernel's masks of all its threads, and the file that the shim follows. It must end the same way each time:
-with exit status 0, verified if it verifies itself, else with the same output. Of the output all that
-differs between runs without changes (times, dates) is left out, and numbers need only be close: sums of
-several threads differ in their last digits.
-"""
+The program runs twice unchanged, and then with random changes of its cores, by the same means as in a job: the
+kernel's affinity masks of all its threads, and the file that the shim follows. It must end in the same way each
+time: with exit status 0, and with a successful verification if it verifies itself, otherwise with the same output.
+Parts of the output that differ between the unchanged runs (times, dates) are ignored, and numbers need only be
+close, because sums of several threads differ in their last digits."""
 
 from __future__ import annotations
 
@@ -23,33 +22,35 @@ from typing import Any
 from collections.abc import Mapping, Sequence
 
 from vrm.live.launch.base import Launcher, read_result, tail
-from vrm.ext.lending.job import following
+from vrm.ext.lending.job_variables import following
 from vrm.ext.lending.nodes import lending, masks
 from vrm.live.runner import proc
 from vrm.model import Node, RankSlot
 
 TOLERANCE = 1e-6
-"""How much numbers of the output may differ, as a part of the larger one."""
+"""Allowed relative difference between numbers in the output."""
 
 FASTEST, SLOWEST = 0.0005, 0.03
-"""Seconds between two changes, at least and at most."""
+"""Least and greatest number of seconds between two changes."""
 
 ANSWER = 0.3
-"""Seconds at most for which every second change, by chance, waits until it is followed before the next comes."""
+"""Longest time in seconds to wait until a change is followed before the next one. This is done for every second
+change on average, at random."""
 
 AGAIN = 16
-"""Changes after which the processes are looked for again."""
+"""Number of changes after which the processes are searched again."""
 
 BUSY = 3
-"""How many times longer than a whole run the first parallel region is waited for, before changes begin without it."""
+"""Number of run times to wait for the first parallel region before changes begin without it."""
 
 RUNS, VAIN = 600, 60
-"""Runs in which there should be time for all changes, and without any change, even on a busy machine."""
+"""Maximum number of runs in which all changes should be made, and of runs without any change, even on a busy
+machine."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A program to be checked, and how it is started."""
+    """A program to check, and how to start it."""
 
     launcher: Launcher
     program: Path
@@ -65,8 +66,8 @@ class Trial:
 
 @dataclass(frozen=True)
 class CheckRun:
-    """One run: `last` is the last line of its errors, `followed` are the changes that some process has said
-    to follow."""
+    """One run. `last` is the last line of its standard error; `followed` is the number of changes that some process
+    has confirmed."""
 
     seconds: float
     code: int
@@ -80,8 +81,8 @@ class CheckRun:
 
 @dataclass(frozen=True)
 class Verdict:
-    """`kind`: malleable, affinity (its threads do not follow, but it runs correctly on fewer cores), not
-    malleable, or unchecked; `reason` in words."""
+    """The result. `kind` is malleable, affinity (the number of threads does not follow, but the program is correct
+    on fewer cores), not malleable, or unchecked; `reason` explains it in words."""
 
     kind: str
     reason: str
@@ -90,7 +91,7 @@ class Verdict:
 
 
 def check(trial: Trial) -> Verdict:
-    """Run the program, and judge."""
+    """Run the program and return the verdict."""
     rigid = [_run(trial, None) for _ in range(2)]
     for ran in rigid:
         fault = _wrong(ran)
@@ -107,7 +108,7 @@ def check(trial: Trial) -> Verdict:
         changed.append(ran)
         made += ran.changes
         fault = _wrong(ran)
-        if not fault and difference(rigid, ran, trial.tolerance):  # perhaps the clock has gone on
+        if not fault and difference(rigid, ran, trial.tolerance):  # perhaps the time matters
             rigid.append(_run(trial, None))
             fault = difference(rigid, ran, trial.tolerance)
         if fault:
@@ -135,10 +136,9 @@ def _wrong(ran: CheckRun) -> str:
 
 
 def difference(rigid: Sequence[CheckRun], ran: CheckRun, tolerance: float) -> str:
-    """How the output of a run differs from what is the same in all runs without changes, "" for not at
-    all."""
+    """Return how the output of a run differs from what all unchanged runs have in common; "" for no difference."""
     if ran.verification is not None:
-        return ""  # it knows better
+        return ""  # it verifies itself
     texts = [one.output.split("\n") for one in (*rigid, ran)]
     *lengths, length = map(len, texts)
     if len(set(lengths)) == 1 and length != lengths[0]:
@@ -172,8 +172,8 @@ def _close(word: str, other: str, tolerance: float) -> bool:
 
 
 def _run(trial: Trial, draw: random.Random | None, patience: float = 0.0) -> CheckRun:
-    """One run, with random changes where there is something to draw them from: as soon as the program has made
-    a file, which it does in its first region, or after so many seconds."""
+    """Run the program once; with random changes if `draw` is given. Changes begin as soon as the program has made
+    its file, which it does in its first parallel region, or after `patience` seconds."""
     run = f"check-{uuid.uuid4().hex[:12]}"
     variables: dict[str, str] = dict(trial.variables)
     if draw is not None:
@@ -191,7 +191,7 @@ def _run(trial: Trial, draw: random.Random | None, patience: float = 0.0) -> Che
             process = subprocess.Popen(
                 launch.argv, env=dict(launch.env), stdin=subprocess.DEVNULL, stdout=out, stderr=complaints,
                 start_new_session=True, preexec_fn=(lambda: os.sched_setaffinity(0, bound)) if bound else None)
-        changes = Changes(run, trial, draw, time.monotonic() + patience) if draw is not None else None
+        changes = CoreChanges(run, trial, draw, time.monotonic() + patience) if draw is not None else None
         try:
             code = _wait(process, start + trial.limit, changes, trial.changes)
         finally:
@@ -209,7 +209,7 @@ def _run(trial: Trial, draw: random.Random | None, patience: float = 0.0) -> Che
 
 
 def _last_line(text: str, launcher: Launcher) -> str:
-    """The program's last line, before what the launcher's program adds when a rank has failed."""
+    """Return the last line of the program itself, without the lines that the launcher adds when a rank has failed."""
     own = re.split(r"^-{40,}$", text, maxsplit=1, flags=re.MULTILINE)[0]
     complaint = re.compile(launcher.complaints or "$^")
     return next((line.strip() for line in reversed(own.splitlines())
@@ -221,8 +221,8 @@ def _environment(trial: Trial) -> Mapping[str, str]:
     return dict(found)
 
 
-def _wait(process: subprocess.Popen[bytes], until: float, changes: Changes | None, wanted: int) -> int:
-    """The exit status of a run, -SIGALRM where it took too long."""
+def _wait(process: subprocess.Popen[bytes], until: float, changes: CoreChanges | None, wanted: int) -> int:
+    """Return the exit status of a run; -SIGALRM if it took too long."""
     while True:
         pause = until - time.monotonic()
         if pause <= 0:
@@ -237,7 +237,7 @@ def _wait(process: subprocess.Popen[bytes], until: float, changes: Changes | Non
 
 
 def _sweep(run: str) -> None:
-    """Kill what a run has left."""
+    """Kill the remaining processes of a run."""
     marks = proc.marks(run, None)
     while True:
         left = [process for process, environment in proc.marked()
@@ -249,9 +249,9 @@ def _sweep(run: str) -> None:
         time.sleep(0.01)
 
 
-class Changes:
-    """Random changes of the cores of a run: of all ranks at the same time, from one thread to all. Numbers of
-    threads that the program has not had yet come first."""
+class CoreChanges:
+    """Makes random changes of the cores of a run: of all ranks at the same time, between one thread and all. Numbers
+    of threads that the program has not used yet come first."""
 
     def __init__(self, run: str, trial: Trial, draw: random.Random, begin: float) -> None:
         self.marks = proc.marks(run, 0)
@@ -268,7 +268,7 @@ class Changes:
         self.ranked: list[tuple[tuple[int, int], int]] = []
 
     def pause(self) -> float:
-        """Seconds before the next change."""
+        """Return the number of seconds until the next change."""
         return self.draw.uniform(FASTEST, SLOWEST)
 
     def _look(self) -> None:
@@ -278,7 +278,7 @@ class Changes:
             found, masks.ranks_of(found, self.variables)) if rank is not None]
 
     def make(self) -> None:
-        """Make one, once it is time."""
+        """Make one change if it is time for it."""
         if time.monotonic() < self.patient and not self.hear():
             return
         if not self.epoch:
@@ -302,7 +302,7 @@ class Changes:
             first = int(part * (len(of) - size + 1))
             cpus = frozenset(of[first:first + size])
             masks.confine(pid, cpus)
-            said.append(lending.publish(self.place, pid, started, self.epoch, cpus, (threads, self.most)))
+            said.append(lending.write_order(self.place, pid, started, self.epoch, cpus, (threads, self.most)))
         self.made += 1
         follow = [one for one in said if one is not None]
         self._count(follow)
@@ -310,8 +310,8 @@ class Changes:
             self.patient = time.monotonic() + ANSWER
 
     def hear(self) -> bool:
-        """Whether the last change is followed; what the processes say of it counts."""
-        said = [lending.publish(self.place, *process, 0, ()) for process, _ in self.ranked]  # no order: it reads
+        """Return whether the last change is followed; count the changes that processes have confirmed."""
+        said = [lending.write_order(self.place, *process, 0, ()) for process, _ in self.ranked]  # epoch 0: only read
         self._count([one for one in said if one is not None])
         return self.newest == self.epoch
 
@@ -323,7 +323,7 @@ class Changes:
 
 
 def _mask(pid: int) -> frozenset[int]:
-    """What all threads of a process may use: its runtime may have put each of them on a core."""
+    """Return the CPUs that any thread of a process may use; its runtime may have bound each thread to a core."""
     found: set[int] = set()
     for thread in proc.threads(pid):
         try:

@@ -1,14 +1,14 @@
-"""The backfilling `sd`, with its parameters."""
+"""The backfilling policy `sd` and its parameters."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 
-from vrm.ext.lending.lending import Terms
+from vrm.ext.lending.lenders import LendingTerms
 from vrm.ext.lending.slowdown import SlowdownDriven
-from vrm.ext.lending.slowdown_all import SlowdownAll
+from vrm.ext.lending.slowdown_conservative import SlowdownAll
 from vrm.scheduling.backfilling.dispatcher import Dispatcher
-from vrm.scheduling.registry import above_0, reads, whole
+from vrm.scheduling.registry import positive_number, reads, whole
 
 
 def _max_slowdown(text: str) -> float | None:
@@ -20,9 +20,9 @@ def _max_slowdown(text: str) -> float | None:
 
 
 def _below_1(text: str) -> Fraction:
-    if above_0(text) >= 1:
+    if positive_number(text) >= 1:
         raise ValueError(text)
-    return above_0(text)
+    return positive_number(text)
 
 
 def _when(text: str) -> str:
@@ -47,8 +47,7 @@ def _reservations(text: str) -> str:
 })
 def sd(max_slowdown: float | None = 10.0, share: Fraction = Fraction("0.5"), mates: int = 2,
        when: str = "earlier", reservations: str = "head") -> Dispatcher:
-    """EASY, or conservative backfilling, in which jobs that would wait too long start on cores that running
-    jobs lend."""
+    """EASY or conservative backfilling in which jobs that would wait too long start on cores that running jobs lend."""
     if reservations == "all":
-        return SlowdownAll(Terms(max_slowdown, float(share), mates, when == "always", when == "gain"))
+        return SlowdownAll(LendingTerms(max_slowdown, float(share), mates, when == "always", when == "gain"))
     return SlowdownDriven(max_slowdown, float(share), mates, when == "always", when == "gain")

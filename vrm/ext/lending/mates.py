@@ -1,16 +1,15 @@
-"""The mates of a job that starts malleable: which running jobs lend it cores of all of their nodes.
+"""The mates of a job that starts malleable: the running jobs that lend it cores on all of their nodes.
 
-M. D'Amico, A. Jokanovic and J. Corbalan, "Holistic slowdown driven scheduling and resource management for
-malleable jobs", ICPP 2019, and the first author's thesis (UPC, 2021). A job that would wait starts at
-once on a *share* of the cores of nodes on which others run, its mates, who keep the rest. By the worst
-case (a job is as fast as its slowest node) it then runs for its expected time divided by the share, and
-each mate loses the share of that time: just the expected time of the new job. The *penalty* of a mate is
-the slowdown that it is then expected to have. Of all sets of at most `most` mates whose nodes sum up to
-those that the job wants, the one with the least sum of penalties is taken; the sum is met exactly, so that
-the job has equally many cores on all its nodes.
+M. D'Amico, A. Jokanovic and J. Corbalan, "Holistic slowdown driven scheduling and resource management for malleable
+jobs", ICPP 2019, and the first author's thesis (UPC, 2021). A job that would wait starts at once on a *share* of the
+cores of nodes on which other jobs run, its mates, which keep the rest. In the worst case (a job is as fast as its
+slowest node) it then runs for its expected time divided by the share, and each mate loses the share of that time,
+which is exactly the expected time of the new job. The *penalty* of a mate is the slowdown that it is then expected
+to have. Of all sets of at most `most` mates whose numbers of nodes sum up to the number of nodes of the job, the set
+with the smallest sum of penalties is chosen. The number of nodes must be equal, so that the job has the same number
+of cores on all its nodes.
 
-Times are in seconds. Plain functions of numbers: they know no cluster and no clock.
-"""
+Times are in seconds. These are plain functions of numbers: they know no cluster and no clock."""
 
 from __future__ import annotations
 
@@ -21,17 +20,17 @@ from typing import (NamedTuple, TypeVar)
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 MOST = 2
-"""Mates of one job, at most. More have brought nothing (the thesis), and take longer to find."""
+"""Maximum number of mates of one job. More mates have brought no improvement (the thesis), and take longer to find."""
 
 
 _Any = TypeVar("_Any")
 
 _MORE = 1 + 1e-9
-"""For rounding."""
+"""Tolerance factor for rounding."""
 
 
 class Mate(NamedTuple):
-    """A running job that could lend: the penalty of that, its id, and its nodes."""
+    """A running job that could lend: the penalty of lending, its id, and its number of nodes."""
 
     penalty: float
     id: int
@@ -39,55 +38,56 @@ class Mate(NamedTuple):
 
 
 def stretched(expected: float, share: float) -> float:
-    """How long a job runs on a share of its cores that is expected to take so long on all."""
+    """Return the run time of a job on a share of its cores; `expected` is its run time on all of them."""
     return expected / share
 
 
 def pays(static_start: float, expected: float, now: float, share: float) -> bool:
-    """Whether a job that starts now on a share ends before it would if it waited for its static
+    """Return whether a job that starts now on a share of its cores ends before it would if it waited for its static
     start and had all its cores."""
     return static_start + expected > now + stretched(expected, share)
 
 
 def outlasts(left: float, expected: float, share: float) -> bool:
-    """Whether a mate with so much expected work left (s on all its cores) is there, on the cores that it
-    keeps, until a job of this expected time ends on the share that it lends."""
+    """Return whether a mate, on the cores that it keeps, still runs when a job with this expected time ends on the
+    share that the mate lends. `left`: the remaining run time of the mate in seconds on all its cores."""
     return left * share >= expected * (1 - share)
 
 
 def penalty(submit: float, expected_end: float, requested: float, expected: float) -> float:
-    """The slowdown that a mate is expected to have when it lends to a job of this expected time: its wait,
-    what its run takes by now and what it loses, over the run that was requested."""
+    """Return the slowdown that a mate is expected to have if it lends to a job with this expected time: its waiting
+    time, its expected run time and the time that it loses, divided by its requested run time."""
     return (expected_end - submit + expected) / requested
 
 
-def bearable(submit: float, expected_end: float, requested: float, limit: float) -> float:
-    """No job that is expected to take longer leaves the `penalty` of such a mate below the limit."""
+def longest_bearable(submit: float, expected_end: float, requested: float, limit: float) -> float:
+    """Return the longest expected time of a job for which the `penalty` of such a mate stays below the limit."""
     return limit * requested - (expected_end - submit)
 
 
-def carries(left: float, most: float, share: float) -> float:
-    """No job that is expected to take longer has such a mate: `outlasts`, and at most what is `bearable`."""
+def longest_carried(left: float, most: float, share: float) -> float:
+    """Return the longest expected time of a job that can have such a mate: limited by `outlasts`, and by `most`, the
+    value of `longest_bearable`."""
     return _MORE * min(left * share / (1 - share), most)
 
 
-class Reach:
-    """How long jobs of so many nodes may take to have mates: at most `most` of those that were added,
-    with just so many nodes (`by_nodes`). It is an upper bound where mates have gone since, or have less time left;
-    `Carriers` make it exact where they are asked."""
+class MateLimits:
+    """The longest expected time of a job that can have mates, by its number of nodes (`by_nodes`): at most `most` of
+    the mates that were added, with exactly as many nodes in total. It is an upper bound if mates have gone or have
+    less time left since; `CarryLimits` make it exact for the numbers of nodes that are looked up."""
 
     def __init__(self, most: int = MOST) -> None:
         self._by_number: list[dict[int, float]] = [{} for _ in range(most)]
         self.by_nodes: dict[int, float] = {}
 
-    def copy(self) -> Reach:
-        """An independent copy."""
-        twin = Reach(0)
+    def copy(self) -> MateLimits:
+        """Return an independent copy."""
+        twin = MateLimits(0)
         twin._by_number, twin.by_nodes = [dict(sets) for sets in self._by_number], dict(self.by_nodes)
         return twin
 
     def add(self, nodes: int, longest: float) -> None:
-        """A mate with so many nodes, for jobs that take at most so long."""
+        """Add a mate with this number of nodes, for jobs that take at most `longest` seconds."""
         for others, sets in zip(self._by_number[-2::-1], self._by_number[:0:-1]):
             for some, other in others.items():
                 self._raise(sets, nodes + some, longest if longest < other else other)
@@ -99,25 +99,26 @@ class Reach:
                 known[nodes] = longest
 
     def gone(self, nodes: int) -> None:
-        """No mate with so many nodes is left."""
+        """No mate with this number of nodes is left."""
         self._by_number[0].pop(nodes, None)
 
     def alone(self, nodes: int, longest: float) -> None:
-        """No one mate with so many nodes carries longer jobs."""
+        """Set the bound for single mates with this number of nodes."""
         self._by_number[0][nodes] = longest
 
     def of(self, nodes: int) -> float:
-        """For so many nodes; minus infinity where no set of mates has them."""
+        """Return the bound for this number of nodes; minus infinity if no set of mates has as many."""
         return self.by_nodes.get(nodes, -math.inf)
 
 
-class Carriers(dict[int, float]):
-    """How long jobs may take, by their nodes, that at most `most` of some running jobs could carry; minus infinity
-    where no set has as many nodes. `by_nodes`: the running jobs by their nodes and ids, `longest`: how long one alone
-    could carry a job. It is looked at only as far as it is asked for, and `reach` knows it from then on."""
+class CarryLimits(dict[int, float]):
+    """The longest expected time of a job that at most `most` of some running jobs could carry, by the job's number
+    of nodes; minus infinity if no set has as many nodes. `by_nodes`: the running jobs by number of nodes and id;
+    `longest`: how long a job may be that one of them could carry alone. A value is computed when it is first used,
+    and then stored in `reach`."""
 
     def __init__(self, by_nodes: Mapping[int, Mapping[int, _Any]], longest: Callable[[_Any], float],
-                 reach: Reach, most: int = MOST) -> None:
+                 reach: MateLimits, most: int = MOST) -> None:
         super().__init__()
         self._sizes = _Longest(by_nodes, longest, reach, most)
         self._order = sorted(by_nodes)
@@ -130,10 +131,10 @@ class Carriers(dict[int, float]):
 
 
 class _Longest(dict[int, list[float]]):
-    """The first ones of each size, the longest first."""
+    """For each number of nodes the `most` longest times, in falling order."""
 
     def __init__(self, by_nodes: Mapping[int, Mapping[int, _Any]], longest: Callable[[_Any], float],
-                 reach: Reach, most: int) -> None:
+                 reach: MateLimits, most: int) -> None:
         super().__init__()
         self._by_nodes, self._longest, self._reach, self._most = by_nodes, longest, reach, most
 
@@ -147,16 +148,15 @@ class _Longest(dict[int, list[float]]):
 
 
 def choose(mates: Iterable[Mate], nodes: int, most: int = MOST) -> tuple[int, ...] | None:
-    """The ids of the mates with the least sum of penalties, in rising order, or None where no set of at
-    most `most` has just so many nodes.
+    """Return the ids of the mates with the smallest sum of penalties, in rising order; None if no set of at most
+    `most` mates has exactly this number of nodes.
 
-    Of equal sums, the one with fewer mates, then that of the lower ids.
-    """
+    Of sets with equal sums, the one with fewer mates is chosen, then the one with lower ids."""
     sizes: dict[int, list[Mate]] = {}
     for mate in mates:
         if mate.nodes <= nodes:
             best = sizes.setdefault(mate.nodes, [])
-            if len(best) < most or mate < best[-1]:  # of one size, only the first `most` can be in
+            if len(best) < most or mate < best[-1]:  # of one size, only the best `most` can be chosen
                 bisect.insort(best, mate)
                 del best[most:]
     found: tuple[float, int, tuple[int, ...]] | None = None
@@ -170,8 +170,8 @@ def choose(mates: Iterable[Mate], nodes: int, most: int = MOST) -> tuple[int, ..
 
 def _sets(sizes: Mapping[int, list[_Any]], order: list[int], nodes: int, most: int,
           first: int = 0) -> Iterator[list[_Any]]:
-    """Sets of at most `most` mates with just so many nodes, whose sizes are in `order` from `first` on;
-    of each size, the first ones."""
+    """Yield sets of at most `most` mates with exactly `nodes` nodes, with sizes in `order` from the position `first`
+    on; of each size, the best ones."""
     if nodes in sizes:
         yield sizes[nodes][:1]
     if most == 1:
@@ -193,7 +193,7 @@ def _sets(sizes: Mapping[int, list[_Any]], order: list[int], nodes: int, most: i
 
 
 def _pairs(sizes: Mapping[int, list[_Any]], order: Sequence[int], nodes: int) -> Iterator[list[_Any]]:
-    """Sets of two mates: the size of the smaller one, which is in `order`, says that of the other."""
+    """Yield sets of two mates: the size of the smaller one, which is in `order`, determines the size of the other."""
     for size in takewhile(lambda size: 2 * size <= nodes, order):
         if 2 * size == nodes:
             if len(sizes[size]) > 1:

@@ -1,4 +1,4 @@
-"""What running jobs could lend, and where a waiting job would be on it."""
+"""Determines which cores running jobs could lend, and the placement of a waiting job on them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vrm.scheduling.placement.spread import most_tasks, named
 
 
 class Offer(NamedTuple):
-    """Cores that a running job could lend: on all its nodes, `per_rank` of each rank."""
+    """Cores that a running job could lend: `per_rank` cores of each rank, on all its nodes."""
 
     lender: int
     cores: int
@@ -25,72 +25,72 @@ class Offer(NamedTuple):
     per_rank: int
 
 
-class NoOffer(ValueError):
-    """A job cannot lend that; the text says why, and what to ask for."""
+class CannotLend(ValueError):
+    """A job cannot lend what was requested; the text says why, and what to request instead."""
 
 
-def ranks_on_a_node(cluster: Cluster, booking: Booking) -> int:
-    """The ranks of a running job on the node with the most of them."""
+def max_ranks_per_node(cluster: Cluster, booking: Booking) -> int:
+    """Return the largest number of ranks of a running job on one node."""
     return max(each.ranks for each in cluster.loans.ranks(cluster, booking))
 
 
 def width(cluster: Cluster, booking: Booking) -> int:
-    """The cores that each rank of a running job has now, where it has the fewest."""
+    """Return how many cores a rank of a running job has now; for ranks with different numbers the smallest."""
     return round(booking.placement.width * cluster.loans.rate(cluster, booking))
 
 
 def offer(cluster: Cluster, job_id: int, cores: int = 0, within: bool = False) -> Offer:
-    """What a running job lends at so many cores on each node; 0: half of those that it has, rounded
-    down. On a node with fewer of its ranks it is less: each rank lends the same number.
-    `within`: every rank stays in its socket. NoOffer where it cannot."""
+    """Return the offer of a running job to lend `cores` cores on each node; 0: half of the cores that it has,
+    rounded down. Each rank lends the same number, so that a node with fewer of its ranks lends fewer cores.
+    `within`: every rank stays in its socket. Raises NoOffer if it is not possible."""
     booking = cluster.bookings[job_id]
     if booking.placement.lease is not None:
-        raise NoOffer(f"job {job_id} runs on borrowed cores: it lends none of them")
+        raise CannotLend(f"job {job_id} runs on borrowed cores: it lends none of them")
     if booking.job.exclusive:
-        raise NoOffer(f"job {job_id} is exclusive: it shares its nodes with no other job")
-    ranks, now = ranks_on_a_node(cluster, booking), width(cluster, booking)
+        raise CannotLend(f"job {job_id} is exclusive: it shares its nodes with no other job")
+    ranks, now = max_ranks_per_node(cluster, booking), width(cluster, booking)
     if now < 2:
-        raise NoOffer(f"job {job_id} has {now} core for each of its ranks, and each keeps one: it can "
-                      "lend none")
+        raise CannotLend(f"job {job_id} has {now} core for each of its ranks, and each keeps one: it can "
+                         "lend none")
     each = cores // ranks if cores else now // 2
     if cores and (cores < 0 or cores % ranks):
         choices = " or ".join(str(ranks * number) for number in range(1, min(now, 4)))
-        raise NoOffer(f"job {job_id} has {ranks} ranks on a node, and each lends the same number "
-                      f"of cores: give {choices}, not {cores}")
+        raise CannotLend(f"job {job_id} has {ranks} ranks on a node, and each lends the same number "
+                         f"of cores: give {choices}, not {cores}")
     if each >= now:
-        raise NoOffer(f"job {job_id} has {ranks * now} cores on a node and keeps one for each of its "
-                      f"{ranks} ranks: it lends {ranks * (now - 1)} at most, not {cores}")
+        raise CannotLend(f"job {job_id} has {ranks * now} cores on a node and keeps one for each of its "
+                         f"{ranks} ranks: it lends {ranks * (now - 1)} at most, not {cores}")
     here = cluster.loans.ranks(cluster, booking)
     try:
         lent = core_share.choose(here, cluster.loans.lent(job_id), cluster.nodes, cluster.layout,
                                  booking.placement.width, each, within)
     except ValueError as error:
-        raise NoOffer(f"job {job_id}: {error}") from error
+        raise CannotLend(f"job {job_id}: {error}") from error
     return Offer(job_id, lent, booking.placement.node_set, each)
 
 
 def offers(cluster: Cluster, able: Callable[[Job], bool], share: float = 0.5, within: bool = False
            ) -> Iterator[Offer]:
-    """What the running jobs that are `able` to could lend, by id: at most that share of the cores that
-    they asked for, of which they have lent some perhaps."""
+    """Yield the offers of the running jobs for which `able` is true, by id. A job lends at most the fraction `share`
+    of the cores that it requested, including cores that it lends already."""
     for job_id, booking in sorted(cluster.bookings.items()):
-        if (booking.placement.lease is not None or job_id in cluster.loans.unwilling
+        if (booking.placement.lease is not None or job_id in cluster.loans.refusing_lenders
                 or not able(booking.job)):
             continue
         asked = booking.placement.width
         each = int(share * asked) - (asked - width(cluster, booking))
         if each > 0:
             try:
-                yield offer(cluster, job_id, each * ranks_on_a_node(cluster, booking), within)
-            except NoOffer:
+                yield offer(cluster, job_id, each * max_ranks_per_node(cluster, booking), within)
+            except CannotLend:
                 continue
 
 
 def borrowed(job: Job, cluster: Cluster, lent: Sequence[tuple[int, int]], shrinks: bool = False, free: int = 0
              ) -> Placement | None:
-    """Where a job would be on cores that running jobs lend (their ids, with the cores), and on these that are `free`:
-    its ranks fill the nodes by number. `shrinks`: with fewer cores for each rank than it asks for, where it does not
-    fit else. None where it does not fit."""
+    """Return the placement of a job on cores that running jobs lend (pairs of id and cores) and on the cores `free`;
+    its ranks fill the nodes in the order of their numbers. `shrinks`: if it does not fit otherwise, its ranks may
+    get fewer cores than requested. None if it does not fit."""
     request = job.request
     if job.exclusive or not cluster.has_licences(job):
         return None
@@ -109,14 +109,15 @@ def borrowed(job: Job, cluster: Cluster, lent: Sequence[tuple[int, int]], shrink
             return None
         filled = _filled(job, able, each, must)
         if filled and not must & ~sum(some for some, _ in filled):
-            return core_share.on_lent(cluster.layout, core_share.together(filled, cluster.layout), job.procs, each,
-                                      tuple(lent), sum(some for some, _ in filled))
+            return core_share.borrowed_placement(cluster.layout, core_share.together(filled, cluster.layout),
+                                                 job.procs, each,
+                                                 tuple(lent), sum(some for some, _ in filled))
     return None
 
 
-class _Able(NamedTuple):
-    """Nodes with equal sockets, of each of which the same cores are lent, counted from the first, and the
-    most tasks there."""
+class _LendableNodes(NamedTuple):
+    """Nodes with equal sockets on which the same cores are lent (numbered from the node's first core), and the
+    maximum number of tasks on each."""
 
     nodes: int
     sockets: tuple[int, ...]
@@ -124,8 +125,8 @@ class _Able(NamedTuple):
     most: int
 
 
-def _able(job: Job, cluster: Cluster, cores: int, nodes: int) -> Iterator[_Able]:
-    """Those of some nodes on which the job finds what it asks for besides cores."""
+def _able(job: Job, cluster: Cluster, cores: int, nodes: int) -> Iterator[_LendableNodes]:
+    """Yield the nodes out of `nodes` that have the other resources that the job requests."""
     request = job.request
     most = request.tasks_per_node or request.tasks
     for members, node in cluster.classes:
@@ -135,19 +136,19 @@ def _able(job: Job, cluster: Cluster, cores: int, nodes: int) -> Iterator[_Able]
             if not here:
                 continue
             if not request.amounts:
-                yield _Able(some, node.sockets, here, most)
+                yield _LendableNodes(some, node.sockets, here, most)
                 continue
             for each in bits.members(some):
                 number = most_tasks(request, most, cluster.left_on(each))
                 if number > 0:
-                    yield _Able(1 << each, node.sockets, here, number)
+                    yield _LendableNodes(1 << each, node.sockets, here, number)
 
 
 def reserved(cluster: Cluster, lent: Sequence[tuple[int, int]], now: float, job: Job | None = None,
              placement: Placement | None = None) -> str:
-    """Which advance reservation a lend could reach into, since jobs with fewer cores may run longer, as a
-    sentence; "" for none. `lent`: the lenders, with their cores; the `job` that borrows and its place, or None
-    where they are lent to the node. A lender that is in a reservation ends by the end of that."""
+    """Return a sentence that names an advance reservation into which a lend could reach, because jobs with fewer
+    cores may run longer; "" for none. `lent`: the lenders and their cores. `job` and `placement`: the borrower, or
+    None if the cores are lent to no job. A lender inside a reservation must end when the reservation ends."""
     calendar, until = cluster.calendar, math.inf
     if not calendar:
         return ""
@@ -155,7 +156,7 @@ def reserved(cluster: Cluster, lent: Sequence[tuple[int, int]], now: float, job:
     if job is not None and placement is not None:
         slower = placement.slower(job.cores)
         until = now + job.expected * slower
-        found = calendar.in_the_way(placement.node_set, now, now + job.walltime * slower)
+        found = calendar.blocking_reservation(placement.node_set, now, now + job.walltime * slower)
         if found is not None:
             return said.format(job.id, found.name)
     for lender, cores in lent:
@@ -170,8 +171,8 @@ def reserved(cluster: Cluster, lent: Sequence[tuple[int, int]], now: float, job:
 
 @lru_cache(maxsize=4096)
 def _ranks_on(cores: int, sockets: Sequence[int], ranks: int, each: int) -> tuple[int, int]:
-    """Up to so many ranks with `each` cores of a set of a node's cores: the cores that they take, and
-    how many they are."""
+    """Return the cores that up to `ranks` ranks with `each` cores use out of `cores` of a node, and the number of
+    ranks."""
     at = mine = found = 0
     for count in sockets:
         free = cores & ((1 << count) - 1) << at
@@ -182,9 +183,9 @@ def _ranks_on(cores: int, sockets: Sequence[int], ranks: int, each: int) -> tupl
     return mine, found
 
 
-def _filled(job: Job, able: Sequence[_Able], each: int, must: int) -> list[tuple[int, int]]:
-    """The nodes that the ranks of a job take, those that it must have first, with so many cores each, by the
-    cores that they take there, counted from the first; none where there are too few."""
+def _filled(job: Job, able: Sequence[_LendableNodes], each: int, must: int) -> list[tuple[int, int]]:
+    """Return the nodes that the ranks of a job use with `each` cores per rank, grouped by the cores used there
+    (numbered from the node's first core). Nodes in `must` are used first. Empty if the job does not fit."""
     request = job.request
     least, limit = max(request.least_nodes, bits.count(must)), request.nodes[1]
     groups = [(some, *_ranks_on(cores, sockets, most, each)) for some, sockets, cores, most in able]
@@ -200,7 +201,7 @@ def _filled(job: Job, able: Sequence[_Able], each: int, must: int) -> list[tuple
     for node, (_, sockets, cores, most) in order:
         if not ranks or (limit and nodes == limit):
             break
-        # Each further node that it must have takes one rank at least.
+        # Each further node in `must` gets at least one rank.
         mine, found = _ranks_on(cores, sockets, min(most, ranks - max(0, least - nodes - 1)), each)
         if found:
             taken.append((1 << node, mine))

@@ -1,4 +1,4 @@
-"""Orders to the nodes of a job that lends cores: which CPUs its ranks may use from now on, or that they stand still."""
+"""Orders to the nodes of a job that lends cores: the CPUs that its ranks may use from now on, or a pause."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from typing import Any, Protocol
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from vrm.ext.lending.nodes import dlb, lending, masks, pausing
-from vrm.live.nodes.nodewatch import NodeWatch
-from vrm.live.nodes.outcomes import AgentOrder
+from vrm.live.nodes.node_watch import NodeWatch
+from vrm.live.nodes.agent_events import AgentOrder
 from vrm.model import Booking, Cluster, RankSlot
 from vrm.model.sharing.core_share import LentCores
 
 PATIENCE = 10.0
-"""Seconds in which the ranks of a running job should be where `set_masks` wants them."""
+"""Seconds within which the ranks of a running job should be where `set_masks` puts them."""
 
 HERE = 1.0
-"""Seconds in which the processes of a job on emulated nodes have to stand still."""
+"""Seconds within which the processes of a job on emulated nodes have to stop."""
 
 
 @dataclass(frozen=True)
-class Masks:
-    """The cores of a job's ranks on a node were set as the order of this epoch says, the last one that the
-    node knows. `clear`: no thread of the job may use another core there; else `error` says why not.
-    `threads` by rank; `acknowledged` are the ranks whose processes have said that they follow it."""
+class MaskReport:
+    """Answer of a node about the cores of a job's ranks: they were set according to the order of this epoch, the
+    last one that the node has got. `clear`: no thread of the job may use another core there; otherwise `error` says
+    why. `threads` are the threads of each rank; `acknowledged` are the ranks whose processes have confirmed that
+    they follow the order."""
 
     host: str
     job_id: int
@@ -35,26 +36,27 @@ class Masks:
     error: str = ""
 
 
-def _read(host: str, request: Mapping[str, Any], answer: Mapping[str, Any]) -> Masks:
+def _read(host: str, request: Mapping[str, Any], answer: Mapping[str, Any]) -> MaskReport:
     tasks = {int(rank): task for rank, task in answer["tasks"].items()}
-    return Masks(host, request["job"], int(answer["epoch"]), bool(answer["clear"]),
-                 {rank: int(task["threads"]) for rank, task in tasks.items()},
-                 frozenset(rank for rank, task in tasks.items() if task["acknowledged"]), str(answer["error"]))
+    return MaskReport(host, request["job"], int(answer["epoch"]), bool(answer["clear"]),
+                      {rank: int(task["threads"]) for rank, task in tasks.items()},
+                      frozenset(rank for rank, task in tasks.items() if task["acknowledged"]), str(answer["error"]))
 
 
 MASKS = AgentOrder("masks", (dlb.__file__, lending.__file__, masks.__file__), _read)
 
 
-def _read_pause(host: str, request: Mapping[str, Any], answer: Mapping[str, Any]) -> Masks:
-    return Masks(host, request["job"], int(answer["epoch"]), bool(answer["clear"]), {}, frozenset(),
-                 str(answer["error"]))
+def _read_pause(host: str, request: Mapping[str, Any], answer: Mapping[str, Any]) -> MaskReport:
+    return MaskReport(host, request["job"], int(answer["epoch"]), bool(answer["clear"]), {}, frozenset(),
+                      str(answer["error"]))
 
 
 STOP = AgentOrder("pause", (*MASKS.files, pausing.__file__), _read_pause)
 
 
 def stops(cluster: Cluster, booking: Booking, shares: Sequence[LentCores]) -> bool | None:
-    """Whether the last change of what a running job lends pauses it, or (False) ends its pause; None: neither."""
+    """Return True if the last change of what a running job lends pauses it, False if the change ends a pause, and
+    None otherwise."""
     now, before = (shares[-at].lent if len(shares) >= at else 0 for at in (1, 2))
     if cluster.loans.stopped(cluster, booking, now):
         return True
@@ -63,8 +65,8 @@ def stops(cluster: Cluster, booking: Booking, shares: Sequence[LentCores]) -> bo
 
 def pause(watch: NodeWatch, run: str, booking: Booking, epoch: int, stop: bool, cluster: Cluster,
           patience: float = PATIENCE) -> set[str]:
-    """Let the processes of a job stand still, or go on. Each of the hosts in the result gives a `Masks`. Where cores
-    are emulated all processes are here, and it is done at once."""
+    """Order the processes of a job to stop or to continue. Each of the hosts in the result sends a `MaskReport`. On
+    emulated cores all processes are on this machine, and it is done at once."""
     values = {"epoch": epoch, "stop": stop, "patience": patience,
               "variables": [] if booking.job.payload.script else list(watch.variables)}
     if watch.watches:
@@ -76,9 +78,9 @@ def pause(watch: NodeWatch, run: str, booking: Booking, epoch: int, stop: bool, 
 
 @dataclass
 class CoreOrder:
-    """The last order about a lender's cores: the `hosts` that have not answered yet, and `until` when they
-    may. `sent`: it is on its way; else it goes `after` a time. `early`: the lender has just started, and the order
-    counts only when all of its `ranks` are there, by host."""
+    """The last order about a lender's cores: `hosts` have not answered yet, and may answer until the time `until`.
+    `sent`: it was sent; otherwise it is sent at the time `after`. `early`: the lender has just started, and the
+    order is only complete when all of its `ranks` (by host) exist."""
 
     epoch: int
     hosts: set[str] = field(default_factory=set)
@@ -89,23 +91,22 @@ class CoreOrder:
     ranks: dict[str, set[int]] = field(default_factory=dict)
 
 
-class Asks(Protocol):
-    """What passes orders on to agents: `vrm.live.nodes.agents.Agents`, or what watches the nodes by them."""
+class OrderSender(Protocol):
+    """Passes orders on to agents: `vrm.live.nodes.agents.Agents`, or an object that watches the nodes through them."""
 
     def order(self, order: AgentOrder, job_id: int, hosts: Mapping[str, Mapping[str, Any]], /) -> set[str]: ...
 
 
-def set_masks(agents: Asks, job_id: int, epoch: int, hosts: Mapping[str, Mapping[int, Collection[int]]],
+def set_masks(agents: OrderSender, job_id: int, epoch: int, hosts: Mapping[str, Mapping[int, Collection[int]]],
               variables: Sequence[str], own: Mapping[str, Mapping[int, Collection[int]]] | None = None,
               patience: float = PATIENCE) -> set[str]:
-    """Let the ranks of a job use these CPUs only: by host and rank, all ranks of each host. `own` are those
-    that they have where the job neither lends nor borrows: a process that comes later cannot see them.
-    `variables` show the rank, as for `Agents.ask_affinity`; none: the job is one process.
+    """Let the ranks of a job use only these CPUs, given by host and rank; each host needs all of its ranks. `own`
+    are the CPUs that they have while the job neither lends nor borrows; a process that starts later cannot find them
+    out. `variables` show the rank, as for `Agents.request_affinity`; none: the job is one process.
 
-    Each of the hosts in the result gives a `Masks`; one that goes down first, nothing else. Of an
-    epoch that is older than another of the job the node gives the latter. Raises ValueError for a
-    rank without a core.
-    """
+    Each of the hosts in the result sends a `MaskReport`; a host that goes down before that does not. If a node has got
+    a newer epoch of the job than this one, it answers with the newer one. Raises ValueError for a rank without
+    cores."""
     for host, tasks in hosts.items():
         empty = [rank for rank, cpus in tasks.items() if not cpus]
         if empty or not tasks:
@@ -118,9 +119,9 @@ def set_masks(agents: Asks, job_id: int, epoch: int, hosts: Mapping[str, Mapping
 
 def confine(watch: NodeWatch, job_id: int, epoch: int, slots: Iterable[RankSlot], own: Iterable[RankSlot]
             ) -> dict[str, set[int]]:
-    """Let each rank of a job use the cores of its slot only, by the order of this epoch, of those that are its
-    `own`; a job whose ranks nobody can tell apart is one process, on the cores of all. The nodes that will say
-    so, with a `Masks` or their `Down`, and the ranks on each; none where cores are emulated."""
+    """Let each rank of a job use only the cores of its slot, by an order of this epoch; `own` are all its cores. A
+    job whose ranks cannot be told apart is treated as one process on the cores of all. Return the nodes that will
+    answer, with a `MaskReport` or their `NodeWentDown`, and the ranks on each; none if cores are emulated."""
     tasks = watch.cpus(slots)
     if not watch.watches or not tasks:
         return {}

@@ -1,11 +1,11 @@
-"""Running jobs lend cores: from a decision or a command to ranks that have left them, and back.
+"""Part of a manager that moves cores between running jobs, from a decision or a command until ranks have left the
+cores, and back.
 
-To lend: the intent is in the journal, the agents on all nodes of the lender narrow its ranks and answer
-that no thread of it is left on the lent cores, then the borrower starts. To take back: the borrower has
-ended and none of its processes is left, then the agents widen the lender's ranks. Every order has a
-number (epoch) that counts up for each lender, so an order that is given again does no harm. Where a node
-does not answer, the lend is undone and the borrower waits.
-"""
+To lend, first the intent is written to the journal; then the agents on all nodes of the lender narrow the masks of
+its ranks and confirm that no thread of it is left on the lent cores; then the borrower starts. To take cores back,
+the borrower must have ended and none of its processes may be left; then the agents widen the masks of the lender's
+ranks. Every order has a number (epoch) that increases for each lender, so repeating an order is harmless. If a node
+does not answer, the lend is undone and the borrower waits."""
 
 from __future__ import annotations
 
@@ -13,43 +13,44 @@ import math
 from typing import Any
 from collections.abc import Collection, Mapping
 
-from vrm.ext.lending.job import FollowingCores
+from vrm.ext.lending.job_variables import FollowingCores
 from vrm.ext.lending.nodes import lending
-from vrm.ext.lending.orders import MASKS, CoreOrder, Masks, confine, pause, stops
+from vrm.ext.lending.orders import MASKS, CoreOrder, MaskReport, confine, pause, stops
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.jobs.ends import Ends
 from vrm.live.manager.jobs.launches import Launches
-from vrm.live.manager.part import Closed, JobAsked, JobLeft, Obey, Part, ProgramPrepared, Stopped
-from vrm.live.manager.jobs.running import Running
+from vrm.live.manager.part import (CommandHandler, JobHeldForCommand, JobReleased, NodeClosed, Part,
+                                  ProgramPrepared, RunStopping)
+from vrm.live.manager.jobs.live_job import LiveJob
 from vrm.model import Job, JobState, Placement
 from vrm.model.sharing import core_share
 from vrm.model.sharing.core_share import NOBODY, Loan
 from vrm.model.forms.hosts import fold as fold_nodes
-from vrm.run.entry import Entry, LifeError
-from vrm.run.control import Command
-from vrm.run.journal.past import Past
-from vrm.run.lending import LENDING, LENT, REGAINING, Lend
+from vrm.run.entry import Entry, JobStateError
+from vrm.run.command_files import Command
+from vrm.run.journal.history import RunHistory
+from vrm.run.loans import LENDING, LENT, REGAINING, NumberedLoan
 from vrm.scheduling import Start
-from vrm.ext.lending.offers import NoOffer, borrowed, offer, reserved
+from vrm.ext.lending.offers import CannotLend, borrowed, offer, reserved
 
 YOUNG = 15.0
-"""Seconds after its start in which ranks of a lender that lends from its start on may be yet to come: until
-all are there, the order is given again."""
+"""Seconds after the start of a lender within which some of its ranks may not exist yet. If it lends from its start
+on, the order is repeated until all ranks exist."""
 
 PAUSE = 0.25
-"""Seconds between these orders."""
+"""Seconds between repeated orders."""
 
 PATIENCE = 20.0
-"""Seconds in which the nodes of a lender must have answered an order."""
+"""Seconds within which the nodes of a lender must answer an order."""
 
 AGAIN = 5.0
-"""Seconds after which a lender that could not be given its cores back is given them again."""
+"""Seconds after which a failed order to give a lender its cores back is repeated."""
 
 
 class LendingPart(Part):
-    """Moves cores between running jobs. `coming` are the starts on lent cores that are not clear yet."""
+    """Moves cores between running jobs. `coming` are the starts on lent cores that the lenders have not left yet."""
 
-    observes = (Masks, Closed, JobAsked, JobLeft, ProgramPrepared, Stopped)
+    observes = (MaskReport, NodeClosed, JobHeldForCommand, JobReleased, ProgramPrepared, RunStopping)
 
     def __init__(self, live: LiveRun) -> None:
         self.live = live
@@ -59,34 +60,36 @@ class LendingPart(Part):
         self._orders: dict[int, CoreOrder] = {}
         self._following = FollowingCores(live)
 
-    def recall(self, past: Past) -> None:
-        """An earlier manager may have left files on the nodes for programs that follow their cores."""
+    def recall(self, past: RunHistory) -> None:
+        """Prepare the agents for mask orders if an earlier manager may have left files of malleable jobs on the
+        nodes."""
         if past.state.lends.epochs or any(job.malleable for job, _ in past.running):
             self.live.watch.know(MASKS)
 
     def deadline(self, now: float) -> float:
-        """When an order is to be given, or must have been answered."""
+        """Return the time at which the next order is sent or times out."""
         return min((order.until if order.sent else min(order.until, order.after)
                     for order in self._orders.values()), default=math.inf)
 
     def busy(self) -> bool:
-        """Whether jobs are about to start on lent cores."""
+        """Return whether jobs are about to start on lent cores."""
         return bool(self.coming)
 
     def observe(self, event: object) -> None:
-        """Take notice of ranks that have moved, of nodes that do not answer, and of the end of all starts."""
-        if isinstance(event, Masks):
+        """Handle the answers to mask orders, nodes that do not answer, commands about borrowers, ended malleable
+        jobs, programs about to start, and the end of all starts."""
+        if isinstance(event, MaskReport):
             self._answered(event)
-        elif isinstance(event, Closed):
+        elif isinstance(event, NodeClosed):
             self._lost(event.node)
-        elif isinstance(event, JobAsked):
+        elif isinstance(event, JobHeldForCommand):
             self._settle(event.job_id)
-        elif isinstance(event, JobLeft) and event.job.malleable:
+        elif isinstance(event, JobReleased) and event.job.malleable:
             lending.remove(lending.folder(self.live.launcher.run_id, event.job.id))
         elif isinstance(event, ProgramPrepared) and event.booking.job.malleable:
             self.live.watch.know(MASKS)
             self._following.give(event)
-        elif isinstance(event, Stopped):
+        elif isinstance(event, RunStopping):
             for job_id in list(self.coming):
                 self._settle(job_id)
 
@@ -94,54 +97,54 @@ class LendingPart(Part):
         if job_id in self.coming:
             self._undo(job_id, "")
 
-    def commands(self) -> Mapping[str, Obey]:
-        """To lend cores, and to take them back."""
-        return {"lend": self._obey}
+    def commands(self) -> Mapping[str, CommandHandler]:
+        """Return the handler of the command `lend`, which lends cores or takes them back."""
+        return {"lend": self._handle_command}
 
-    def _obey(self, command: Command, name: str) -> Command:
+    def _handle_command(self, command: Command, name: str) -> Command:
         lender, to = int(command["id"]), command.get("to")
         for job_id in (lender, *((int(to),) if to is not None else ())):
             self.ends.settle(job_id)
         try:
             text = (self.back(lender, command=name) if command.get("back") else
                     self.ask(lender, int(command["cores"]), None if to is None else int(to), command=name))
-        except LifeError as error:
+        except JobStateError as error:
             return {"ok": False, "text": str(error)}
         return {"ok": True, "text": text}
 
     def moving(self, job_id: int) -> bool:
-        """Whether the ranks of a job are being moved: they may be here or there."""
+        """Return whether the ranks of a job are being moved; they may be on old or new cores."""
         return job_id in self._orders
 
-    # What people ask.
+    # Commands of users.
 
     def ask(self, lender: int, cores: int, to: int | None, **origin: Any) -> str:
-        """A running job is to lend so many cores on each of its nodes (0: half) to a waiting one, or
-        (None) to the node. A sentence that says what is done; LifeError where it cannot be."""
+        """Let a running job lend `cores` cores on each of its nodes (0: half of its cores) to the waiting job `to`,
+        or to no job (None). Return a sentence that says what is done. Raises LifeError if it is not possible."""
         live, running = self.live, self._lender(lender)
         cluster, now = live.cluster, live.now
         try:
             found = offer(cluster, lender, cores)
-        except NoOffer as error:
-            raise LifeError(str(error)) from error
+        except CannotLend as error:
+            raise JobStateError(str(error)) from error
         where = fold_nodes([cluster.nodes[node].name for node in running.booking.placement.nodes])
         number = found.cores.bit_count() // len(running.booking.placement.nodes)
         what = f"job {lender} lends {number} core{'s' * (number > 1)} on {where}"
         if to is None:
-            self._keep_clear(reserved(cluster, [(lender, found.cores)], now))
+            self._check_reservations(reserved(cluster, [(lender, found.cores)], now))
             live.state.lending.lend(Loan(lender, NOBODY, found.cores, now, math.inf), **origin)
             self._order(lender)
             return f"{what} to no job: its ranks leave them free until `vrm lend {lender} --back`"
         job = self.waiting(to).job
         if job.request.parts:
-            raise LifeError(f"job {to} has several programs, and starts on cores of its own")
+            raise JobStateError(f"job {to} has several programs, and starts on cores of its own")
         placement = borrowed(job, cluster, [(lender, found.cores)], shrinks=job.malleable)
         if placement is None:
-            raise LifeError(
+            raise JobStateError(
                 f"job {to} needs {job.procs} rank(s) of {job.cores} core(s) and what else it asks for, and "
                 f"does not fit on {number} core(s) of {where}: lend more with --cores, or submit it with "
                 "--malleable, so that its ranks may have fewer cores")
-        self._keep_clear(reserved(cluster, [(lender, found.cores)], now, job, placement))
+        self._check_reservations(reserved(cluster, [(lender, found.cores)], now, job, placement))
         self.borrow(job, placement, **origin)
         fewer = (f" with {placement.width} core{'s' * (placement.width > 1)} for each rank, not "
                  f"{job.cores}" if placement.width < job.cores else "")
@@ -149,8 +152,9 @@ class LendingPart(Part):
                 f"{'them' if number > 1 else 'it'}")
 
     def borrow(self, job: Job, placement: Placement, ends: Collection[int] = (), **origin: Any) -> None:
-        """A waiting job starts on cores that running jobs lend, as soon as they are clear. `ends`: those of the lenders
-        that are ended instead, and wait again. LifeError where the job or a lender would run too long."""
+        """Start a waiting job on cores that running jobs lend, as soon as they are clear. The lenders in `ends` are
+        ended and requeued instead. Raises LifeError if the job or a lender would run beyond the end of the
+        allocation."""
         live, now = self.live, self.live.now
         first = next(iter(live.state.queue.in_order(now)), None)
         booking = live.cluster.book(job, placement, now)
@@ -162,25 +166,25 @@ class LendingPart(Part):
             self.ends.end_job(live.running[lender], "requeue", **origin)
         self._come(Start(booking, first is not job), late)
         if late:
-            raise LifeError(f"nothing is lent to job {job.id}: {late}")
+            raise JobStateError(f"nothing is lent to job {job.id}: {late}")
 
     @staticmethod
-    def _keep_clear(why: str) -> None:
+    def _check_reservations(why: str) -> None:
         if why:
-            raise LifeError(f"{why}; see `vrm reserve --list`")
+            raise JobStateError(f"{why}; see `vrm reserve --list`")
 
-    def _lender(self, job_id: int) -> Running:
+    def _lender(self, job_id: int) -> LiveJob:
         entry = self.live.state.entry(job_id)
         running = self.live.running.get(job_id)
         if running is None or running.intent:
-            raise LifeError(f"job {job_id} does not run: it is {entry.state.value}")
+            raise JobStateError(f"job {job_id} does not run: it is {entry.state.value}")
         if running.former or running.away:
-            raise LifeError(f"job {job_id} runs on other nodes than these, or under another manager")
+            raise JobStateError(f"job {job_id} runs on other nodes than these, or under another manager")
         if entry.job.payload.script:
-            raise LifeError(f"job {job_id} is a script, and scripts lend no cores")
+            raise JobStateError(f"job {job_id} is a script, and scripts lend no cores")
         if not entry.job.malleable:
-            raise LifeError(f"job {job_id} is not malleable: submit it with --malleable (queue line: "
-                            "malleable=1) if its program may run on fewer cores; see `vrm malleable`")
+            raise JobStateError(f"job {job_id} is not malleable: submit it with --malleable (queue line: "
+                                "malleable=1) if its program may run on fewer cores; see `vrm malleable`")
         return running
 
     def waiting(self, job_id: int) -> Entry:
@@ -188,19 +192,19 @@ class LendingPart(Part):
         if job_id not in self.live.state.queue or job_id in self.live.state.queue.outside:
             why = ("it is held, or waits for other jobs" if entry.state is JobState.QUEUED
                    else f"it is {entry.state.value}")
-            raise LifeError(f"job {job_id} cannot start now: {why}")
+            raise JobStateError(f"job {job_id} cannot start now: {why}")
         if self.live.phase != "running":
-            raise LifeError("the manager is stopping and starts nothing more")
+            raise JobStateError("the manager is stopping and starts nothing more")
         return entry
 
     def back(self, lender: int, **origin: Any) -> str:
-        """A job takes back what it lends to the node or to jobs that have not started; LifeError where
-        there is nothing of that kind."""
+        """Take back the cores that a job lends to no job or to jobs that have not started. Raises LifeError if there
+        are none."""
         live = self.live
         live.state.entry(lender)
         lends = [each for each in live.state.lends.of_lender(lender) if each.phase != REGAINING]
         if not lends:
-            raise LifeError(f"job {lender} lends no cores")
+            raise JobStateError(f"job {lender} lends no cores")
         done, busy = 0, []
         for each in lends:
             if each.borrower == NOBODY:
@@ -214,43 +218,46 @@ class LendingPart(Part):
         self._order(lender)
         runs = ", ".join(map(str, busy))
         if not done:
-            raise LifeError(f"job {runs} runs on the cores of job {lender} until it ends; `vrm requeue "
-                            f"{busy[0]}` lets it wait again, `vrm cancel {busy[0]}` ends it")
+            raise JobStateError(f"job {runs} runs on the cores of job {lender} until it ends; `vrm requeue "
+                                f"{busy[0]}` lets it wait again, `vrm cancel {busy[0]}` ends it")
         return f"job {lender} takes its cores back" + (f", but those on which job {runs} runs" if busy
                                                        else "")
 
-    # What is decided.
+    # Decisions of the dispatcher.
 
     def starts(self, start: Start, now: float) -> bool:
-        """Whether a job starts on lent cores."""
+        """Take over a start on lent cores; return False for other starts."""
         if start.booking.placement.lease is None:
             return False
         self.add(start)
         return True
 
     def add(self, start: Start) -> None:
-        """The dispatcher has decided that a job starts on lent cores. The intent is in the journal's queue."""
+        """Prepare a start on lent cores that the dispatcher has decided. The record of the intent is already queued
+        for the journal."""
         late = self._too_late(start.job.id)
-        if late:  # or it would be decided again at once
-            self.live.cluster.loans.unwilling.update(
+        if late:  # otherwise the dispatcher would decide it again at once
+            self.live.cluster.loans.refusing_lenders.update(
                 each.lender for each in self.live.state.lends.of_borrower(start.job.id))
         self._come(start, late)
 
     def _come(self, start: Start, late: str) -> None:
-        """A job starts on lent cores as soon as they are clear, unless it is too late for that."""
+        """Start a job on lent cores as soon as they are clear. If `late` gives a reason why that is too late, undo
+        it."""
         self.coming[start.job.id] = start
         if late:
             self._undo(start.job.id, late)
             return
         for lender in {each.lender for each in self.live.state.lends.of_borrower(start.job.id)}:
-            running = self.live.running.get(lender)  # None: it starts in the same moment
-            if running is None or not running.intent:  # else it leaves all of its cores
+            running = self.live.running.get(lender)  # None: it starts at the same moment
+            if running is None or not running.intent:  # otherwise it leaves all of its cores
                 self._order(lender)
         self.live.dirty = True
 
     def _too_late(self, job_id: int, ends: Collection[int] = ()) -> str:
-        """Why borrower and lenders, without those that are ended, would not end before the allocation does, by their
-        walltimes as they are stretched; "" where they would, or need not (End.Fit)."""
+        """Return why the borrower or a lender (except those in `ends`) would not end before the allocation does,
+        according to their walltimes stretched for fewer cores; "" if they would, or if that is not required
+        (End.Fit)."""
         live = self.live
         if not live.settings.end.fit:
             return ""
@@ -260,7 +267,7 @@ class LendingPart(Part):
         return ""
 
     def _lost(self, node: int) -> None:
-        """A node answers no more."""
+        """Undo starts on a node that does not answer, and fail its orders."""
         host = self.live.cluster.nodes[node].name
         why = f"{host} does not answer"
         for job_id, start in list(self.coming.items()):
@@ -271,7 +278,7 @@ class LendingPart(Part):
                 self._failed(lender, why)
 
     def _undo(self, job_id: int, why: str) -> None:
-        """A job that was about to start on lent cores waits again, and they are taken back."""
+        """Let a job that was about to start on lent cores wait again, and take the cores back."""
         live = self.live
         start = self.coming.pop(job_id)
         lends = live.state.lends.of_borrower(job_id)
@@ -286,23 +293,24 @@ class LendingPart(Part):
     # Orders to the nodes.
 
     def _order(self, lender: int) -> None:
-        """The ranks of a lender are to be where its lends leave them."""
+        """Create a new order that sets the masks of a lender's ranks according to its current loans."""
         lends = self.live.state.lends
         running = self.live.running.get(lender)
-        if running is not None and running.former is None:  # else it is ended: its nodes are others now
+        if running is not None and running.former is None:  # else it is ended: its nodes have changed
             self._orders[lender] = CoreOrder(lends.epochs.get(lender, 0))
             self.live.watch.forget_question(lender)
         self.live.renew(lender)
 
     def tidy(self, now: float) -> None:
-        """Act again: what a borrower has left may be clear now, and nothing else happens for a while."""
+        """Act again at the end of the turn: a borrower may have left its cores during the turn, and no event may
+        follow soon."""
         self.act(now)
 
     def act(self, now: float) -> None:
-        """Send orders whose intents are on disk, take back what borrowers have left, and give up on nodes
-        that do not answer."""
+        """Send orders whose intents are on disk, take back cores that borrowers have left, and fail orders that were
+        not answered in time."""
         live = self.live
-        if not live.state.lends.all and not self._orders and not self.coming and not live.cluster.loans.guests:
+        if not live.state.lends.all and not self._orders and not self.coming and not live.cluster.loans.borrowing_jobs:
             return
         self._take_back(now)
         self._pass_on(now)
@@ -310,7 +318,7 @@ class LendingPart(Part):
             running = live.running.get(each.lender)
             if (each.phase == LENDING and running and not running.intent and running.former is None
                     and each.lender not in self._orders):
-                self._order(each.lender)  # it has started in the same moment
+                self._order(each.lender)  # it has started at the same moment
                 self._orders[each.lender].early = True
         self._orders = {lender: order for lender, order in self._orders.items() if lender in live.running}
         unsent = [lender for lender, order in self._orders.items() if not order.sent and now >= order.after]
@@ -321,10 +329,10 @@ class LendingPart(Part):
             if now >= order.until:
                 self._failed(lender, f"no answer from {fold_nodes(sorted(order.hosts))}, which job {lender} "
                                      "runs on" if order.hosts else "")
-        self._start_clear()
+        self._launch_ready()
 
     def _take_back(self, now: float) -> None:
-        """What borrowers have left goes back to its lenders."""
+        """Start to return the cores that borrowers have left to their lenders."""
         live = self.live
         for each in list(live.state.lends.all.values()):
             if each.borrower in live.running and each.loan.until <= now:
@@ -333,22 +341,23 @@ class LendingPart(Part):
                 live.state.lending.regain(each.number, now, f"job {each.borrower} has left")
                 self._order(each.lender)
 
-    def _overdue(self, lend: Lend, now: float) -> None:
-        """A borrower takes longer than was expected: expect as long again, so that the lender's ends are
-        not too early."""
+    def _overdue(self, lend: NumberedLoan, now: float) -> None:
+        """A borrower runs longer than expected: expect that it runs as long again, so that the expected end of the
+        lender is not too early."""
         loans = self.live.cluster.loans
         for loan in loans.of_borrower(lend.borrower):
             if loan.lender == lend.lender and loan.until <= now:
-                loans.outlives(self.live.cluster, lend.borrower, now, now + max(1.0, now - loan.since))
+                loans.extend_loans(self.live.cluster, lend.borrower, now, now + max(1.0, now - loan.since))
                 self.live.renew(lend.lender)
                 self.live.changes()
                 return
 
     def _pass_on(self, now: float) -> None:
-        """Borrowers whose lender has ended have what it left them, when nothing of it is there any more: first
-        the one that holds it for the others, then all of them for themselves."""
+        """Give cores of ended lenders to their borrowers once no process of the lender is left on them: first to the
+        borrower that holds them for the others; when all lenders of a borrower have left, let it use its cores
+        itself."""
         live, loans = self.live, self.live.cluster.loans
-        if not loans.guests:
+        if not loans.borrowing_jobs:
             return
         known = {(each.lender, each.borrower) for each in live.state.lends.all.values()}
         for loan in list(loans.all):
@@ -356,7 +365,7 @@ class LendingPart(Part):
                 loans.regain(live.cluster, loan, now)
                 live.renew(loan.lender)
                 live.changes()
-        for job_id, wide in loans.growing(live.cluster, now):
+        for job_id, wide in loans.growable_jobs(live.cluster, now):
             running = live.running.get(job_id)
             if (running is None or running.intent or running.former or running.away or not all(
                     self._left(lender, running.booking.start) for lender, _ in running.booking.placement.lent)):
@@ -368,7 +377,8 @@ class LendingPart(Part):
             live.changes()
 
     def _left(self, job_id: int, since: float) -> bool:
-        """Whether nothing is on its cores any more of a job that started by then; it may have started again."""
+        """Return whether no process of a job that started at `since` or before is left on its cores. The job may
+        have started again since."""
         live = self.live
         again = [start.booking for start in (*self.coming.values(), *self.launches.prepared) if start.job.id == job_id]
         if job_id in live.running:
@@ -394,11 +404,11 @@ class LendingPart(Part):
         order.hosts = set(found)
         if order.early and now < booking.start + YOUNG:
             order.ranks = found
-        if not order.hosts:  # emulated cores: nobody is bound to any
+        if not order.hosts:  # emulated cores: no process is bound
             self._clear(lender)
 
-    def _answered(self, event: Masks) -> None:
-        """A node has moved the ranks of a lender, or says why it cannot."""
+    def _answered(self, event: MaskReport) -> None:
+        """Handle a node's answer: it has moved the ranks of a lender, or reports why it cannot."""
         order = self._orders.get(event.job_id)
         if order is None or not order.sent or event.epoch != order.epoch or event.host not in order.hosts:
             return
@@ -409,14 +419,14 @@ class LendingPart(Part):
         now, running = self.live.now, self.live.running.get(event.job_id)
         if (order.ranks and running is not None and now < running.booking.start + YOUNG
                 and not order.ranks.get(event.host, set()) <= set(event.threads)):
-            order.sent, order.after = False, now + PAUSE  # some of its ranks are yet to come
+            order.sent, order.after = False, now + PAUSE  # some of its ranks do not exist yet
             return
         order.hosts.discard(event.host)
         if not order.hosts:
             self._clear(event.job_id)
 
     def _clear(self, lender: int) -> None:
-        """All nodes of a lender have its ranks where they are to be."""
+        """All nodes have moved the ranks of a lender: update its loans."""
         live = self.live
         del self._orders[lender]
         for each in live.state.lends.of_lender(lender):
@@ -431,9 +441,9 @@ class LendingPart(Part):
         if running is not None and running.binding != "unchecked":
             running.bindings_due = live.now
         live.changes()
-        self._start_clear()
+        self._launch_ready()
 
-    def _tell(self, lend: Lend, what: str, way: str) -> None:
+    def _tell(self, lend: NumberedLoan, what: str, way: str) -> None:
         live = self.live
         layout, loan = live.cluster.layout, lend.loan
         if live.cluster.loans.stopped(live.cluster, live.cluster.bookings[lend.lender], loan.cores):
@@ -446,8 +456,8 @@ class LendingPart(Part):
         live.tell("note", f"#{loan.lender} {what} {number} core{'s' * (number > 1)} on "
                           f"{fold_nodes(list(nodes))}{whom}")
 
-    def _start_clear(self) -> None:
-        """Launch jobs whose cores are clear; nodes that went down have ended their lenders."""
+    def _launch_ready(self) -> None:
+        """Launch the jobs whose cores are clear; nodes that went down have ended their lenders."""
         live = self.live
         for job_id in list(self.coming):
             if all(each.phase == LENT for each in live.state.lends.of_borrower(job_id)):
@@ -457,12 +467,11 @@ class LendingPart(Part):
                 live.changes()
 
     def _failed(self, lender: int, why: str) -> None:
-        """An order was not carried out: what was to be lent is not; what was to be had again is ordered
-        once more."""
+        """An order was not carried out: cancel loans that were being made, and order again to return cores."""
         live = self.live
         lends = live.state.lends.of_lender(lender)
         order = self._orders.pop(lender)
-        live.cluster.loans.unwilling.add(lender)
+        live.cluster.loans.refusing_lenders.add(lender)
         for each in lends:
             if each.phase != LENDING:
                 continue
@@ -477,14 +486,14 @@ class LendingPart(Part):
             self._orders[lender] = CoreOrder(order.epoch, until=live.now + AGAIN, sent=True)
             if order.hosts or not order.sent:
                 live.tell("warning", f"#{lender} does not have all its cores again yet: {why}")
-            else:  # the pause is over
+            else:  # the wait of AGAIN seconds is over
                 self._orders[lender] = CoreOrder(order.epoch)
 
     # After a restart.
 
     def resume(self) -> None:
-        """Go on with the lends of an earlier manager: what was in the making is undone, what is in force
-        is ordered again."""
+        """Continue the loans of an earlier manager: undo loans that were being made, and send orders again for loans
+        in force."""
         live = self.live
         for each in list(live.state.lends.all.values()):
             if each.lender not in live.running:

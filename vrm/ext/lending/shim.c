@@ -1,22 +1,22 @@
 /*
- * Lets the number of OpenMP threads of unmodified programs follow the cores that their job has now
- * (vrm_lending.h). For libgomp it is preloaded and stands before its entry points; of LLVM's and Intel's
- * runtime it is an OMPT tool. Built by build.py, used by job.py, tried by check.py.
+ * Makes the number of OpenMP threads of unmodified programs follow the cores that their job has now
+ * (vrm_lending.h). For libgomp it is preloaded and intercepts the library's entry points; for LLVM's and
+ * Intel's runtime it is an OMPT tool. Built by build.py, used by job.py, tested by check.py.
  *
- * The rule. A program may rely on what it was last told of the number of threads until it has used it: it
- * asks for the maximum, makes an array, opens a parallel region and reads the array. So an order is taken
- * only at two points, both outside of parallel regions: where the program asks for the maximum, or where
- * it opens a region, and there only if it has not asked, or set the number itself, since its last region
- * ended. (A program that asks after a region, to learn of how many threads that was, looks the same and can
- * go wrong; `vrm malleable check` finds it.) The number never exceeds that of the start, or the one that the program has set. A num_threads
- * clause is kept: its surplus threads share cores.
+ * The rule: a program may rely on the last number of threads that it has read until it has used it. For
+ * example, it reads the maximum, makes an array, opens a parallel region and reads the array. Therefore an
+ * order is taken only at two points, both outside of parallel regions: when the program reads the maximum,
+ * or when it opens a region, and there only if it has neither read nor set the number since its last region
+ * ended. (A program that reads it after a region, to learn how many threads that region had, looks the same
+ * and can go wrong; `vrm malleable check` finds this.) The number never exceeds that of the start, or the
+ * one that the program has set. A num_threads clause is kept: its surplus threads share cores.
  *
- * A job may start on fewer cores than it asked for, and get more later: VRM_LENDING_CORES says how many cores a
- * process has then and how many it asked for, and its number of threads fits the latter. So its arrays are large
- * enough: it runs its first region with all of them, and takes orders from then on.
+ * A job may start on fewer cores than it requested, and get more later. VRM_LENDING_CORES has the number of
+ * cores that a process then has, and the number that it requested; its number of threads fits the latter. So
+ * its arrays are large enough: it runs its first region with all of these threads, and takes orders from then on.
  *
- * The kernel's masks are the agent's part (masks.py). Threads that the runtime itself places on cores
- * (OMP_PROC_BIND and the like) are put on the wanted ones here when they enter a region.
+ * The agent sets the kernel's masks (masks.py). Threads that the runtime itself places on cores
+ * (OMP_PROC_BIND and the like) are moved to the wanted cores here, when they enter a region.
  */
 #define _GNU_SOURCE
 #include "vrm_lending.h"
@@ -43,7 +43,7 @@ static int find_runtime(struct dl_phdr_info *info, size_t size, void *found)
     return *(void **)found != NULL;
 }
 
-/* A function of the runtime that is loaded, even where a plugin has loaded it for itself. */
+/* Return a function of the loaded runtime, even if a plugin has loaded it only for itself. */
 static void *of_runtime(const char *name)
 {
     void *function = dlsym(RTLD_NEXT, name), *library = NULL;
@@ -53,7 +53,7 @@ static void *of_runtime(const char *name)
     return function;
 }
 
-/* Of a region, which only a compiler calls, together with its runtime. */
+/* Return a function for regions. Only compiled code calls these, so the runtime must be there. */
 static void *needed(const char *name)
 {
     void *function = of_runtime(name);
@@ -72,8 +72,8 @@ static void *needed(const char *name)
     if (LIKELY_NOT(!real))                                                                             \
         __atomic_store_n(&real, (__typeof__(type) *)needed(name), __ATOMIC_RELAXED)
 
-/* Programs may ask whether OpenMP is there by a weak reference or dlsym, which find what is here. Where no
- * runtime is, they are answered as by one thread. */
+/* Programs may test for OpenMP by a weak reference or dlsym, which find the functions here. Without a runtime
+ * these functions behave as with one thread. */
 #define REAL_OR(type, name, otherwise)                                                                 \
     static __typeof__(type) *real;                                                                     \
     if (LIKELY_NOT(!real)) {                                                                           \
@@ -91,21 +91,21 @@ static set_number real_set;
 /* ---- State ---------------------------------------------------------------------------------------- */
 
 static struct vrm_lending *lending;
-static bool placed;    /* the runtime puts its threads on cores */
-static bool by_tool;   /* as an OMPT tool: then the functions of libgomp below only pass on */
+static bool placed;    /* the runtime places its threads on cores */
+static bool by_tool;   /* used as an OMPT tool: the functions of libgomp below only pass calls on */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool ready;
-static unsigned has, wants; /* cores at the start, and those asked for; 0: these are the same */
+static unsigned has, wants; /* cores at the start, and requested cores; 0: these are equal */
 
-/* Of each thread that may open outermost regions: the order it follows, what the program has learnt. */
+/* For each thread that may open outermost regions: the order it follows, and what the program knows. */
 static __thread struct {
     uint8_t taken;  /* index of the order */
     bool changed;   /* the program has set the number: take the order again */
-    bool asked;     /* the program knows the number, and may rely on it */
+    bool asked;     /* the program has read the number, and may rely on it */
     bool ran;       /* a region has ended */
     uint8_t pinned; /* index of the order to whose cores this thread was pinned */
     int team;       /* threads of the team in which it was */
-    int own;        /* threads that the program would have */
+    int own;        /* threads that the program itself would use */
 } mine __attribute__((tls_model("initial-exec")));
 
 static bool says(const char *name)
@@ -115,7 +115,7 @@ static bool says(const char *name)
            strcasecmp(value, "disabled");
 }
 
-static void forget(void) /* a child of fork: the file is its parent's */
+static void forget(void) /* in a child of fork: the file belongs to the parent */
 {
     lending = NULL;
 }
@@ -153,7 +153,7 @@ __attribute__((destructor)) static void end(void)
         unlink(mine_alone->path); /* stays mapped: other threads may still run */
 }
 
-/* Puts this thread on the wanted cores; what came while it did so counts. */
+/* Put this thread on the wanted cores; repeat if another order has come meanwhile. */
 static void pin(struct vrm_lending *l)
 {
     struct vrm_lending_wanted wanted;
@@ -168,7 +168,7 @@ static void pin(struct vrm_lending *l)
     }
 }
 
-/* Follows the last order. */
+/* Follow the last order. */
 static __attribute__((noinline)) void follow(struct vrm_lending *l)
 {
     struct vrm_lending_wanted wanted;
@@ -198,7 +198,7 @@ static __attribute__((noinline)) void follow(struct vrm_lending *l)
     vrm_lending_acknowledge(l, &wanted, threads);
 }
 
-/* Where an order may be taken. */
+/* Called at points where an order may be taken. */
 static inline void may_change(void)
 {
     struct vrm_lending *l;
@@ -228,7 +228,7 @@ static inline void enter(int team)
     }
 }
 
-/* ---- What programs ask for ------------------------------------------------------------------------ */
+/* ---- Functions that programs call ----------------------------------------------------------------- */
 
 static int maximum(void)
 {
@@ -293,7 +293,7 @@ static void in_region(void *argument)
     entry->function(entry->data);
 }
 
-/* Before and after a region. Where the runtime places threads, they enter it through in_region. */
+/* Before and after a region. If the runtime places threads, they enter the region through in_region. */
 #define BEFORE                                                                                         \
     struct entry entry = {function, data};                                                             \
     if (!by_tool)                                                                                      \

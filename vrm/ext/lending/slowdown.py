@@ -1,18 +1,19 @@
-"""SD-policy: EASY, in which a job that would wait too long starts malleable, on cores that running jobs lend.
+"""SD-policy: EASY backfilling in which a malleable job that would wait too long starts on cores that running jobs
+lend.
 
-M. D'Amico, A. Jokanovic and J. Corbalan, ICPP 2019 (see `vrm.ext.lending.mates`, which has the numbers). In
-the order of the queue each job is tried as under EASY: it starts if it fits and puts off the head no
-further. Else, if it is malleable and would end earlier on a share of its cores now than on all of them
-from its static start on, mates are looked for whose slowdown stays below a limit; they lend it the share
-of their cores on all of their nodes. After each start the queue is looked at again from its front on, since
-other ends are expected. Beyond the paper: a lend never moves the head's reservation to a later time, and it must
-pay its *price*: the work of who borrows is done before that of the jobs ahead of it in the queue, each of which
-so waits longer by that work divided by the nodes of the machine. It must end earlier by more than that, in all.
-Where many wait few lends pay: with more work than the machine can do, they only put off others.
+M. D'Amico, A. Jokanovic and J. Corbalan, ICPP 2019 (see `vrm.ext.lending.mates`, which has the formulas). Jobs are
+tried in the order of the queue, as under EASY: a job starts if it fits and does not delay the head. Otherwise, if it
+is malleable and would end earlier on a share of its cores from now on than on all of them from its static start on,
+the policy searches mates whose slowdown stays below a limit; they lend the job the share of their cores on all of
+their nodes. After each start the queue is looked at again from its front, because the expected ends have changed.
 
-The *static start* of the head is its reservation, that of another job the first time from which on it
-fits beside the head's reservation, if nothing else starts.
-"""
+Beyond the paper: a lend never delays the head's reservation, and it must pay its *price*. The borrower's work is
+done before the work of the jobs ahead of it in the queue. Therefore each of these waits longer, by that work divided
+by the number of nodes of the machine. The borrower must end earlier by more than the sum of these delays. With many
+waiting jobs few lends pay: if there is more work than the machine can do, lends only delay other jobs.
+
+The *static start* of the head is its reservation. That of another job is the earliest time from which on it fits
+together with the head's reservation, if nothing else starts."""
 
 from __future__ import annotations
 
@@ -27,16 +28,16 @@ from vrm.model.placement import Placement
 from vrm.model.policies import CountingPolicy
 from vrm.scheduling.backfilling.easy import backfill, fitting, start_of
 from vrm.scheduling.backfilling.dispatcher import Dispatcher, Starts
-from vrm.ext.lending.lending import Able, Lenders, Terms
-from vrm.ext.lending.mates import MOST, Carriers, Reach
+from vrm.ext.lending.lenders import PossibleLender, Lenders, LendingTerms
+from vrm.ext.lending.mates import MOST, CarryLimits, MateLimits
 from vrm.scheduling.backfilling.profile import CountProfile, PoolProfile, Profile, Slot
-from vrm.scheduling.orderings.queue import Waiting
+from vrm.scheduling.orderings.queue import QueueView
 from vrm.scheduling.backfilling.shadow import Shadow
 
 
-class _Seen(NamedTuple):
-    """What the last look at the queue saw: the head's reservation, whether sets of mates were looked at and
-    none of them was taken, and how many jobs were left waiting."""
+class _QueueScan(NamedTuple):
+    """Result of the last look at the queue: the head's reservation, whether sets of mates were examined and
+    rejected, and how many jobs were left waiting."""
 
     head: Shadow
     tried: bool
@@ -44,11 +45,11 @@ class _Seen(NamedTuple):
 
 
 class SlowdownDriven(Dispatcher):
-    """The policy, on these terms (see `vrm.ext.lending.lending.Terms`).
+    """The policy with these terms (see `vrm.ext.lending.lenders.LendingTerms`).
 
-    After a look in which nobody could start, most of what happens lets nobody borrow who could not then: time
-    passes, jobs come, and jobs end before the head's reservation. Then only who came since is asked whether it
-    could."""
+    After a look in which no job could start, most events (time passes, jobs arrive, jobs end before the head's
+    reservation) do not enable any of the same jobs to borrow. After such events only jobs that have arrived since
+    are tried."""
 
     name = "sd"
     lends = True
@@ -56,15 +57,15 @@ class SlowdownDriven(Dispatcher):
     def __init__(self, max_slowdown: float | None = 10.0, share: float = 0.5, most: int = MOST,
                  always: bool = False, gain: bool = False) -> None:
         super().__init__()
-        self.terms = Terms(max_slowdown, share, most, always, gain)
-        self._seen: _Seen | None = None  # by the last look, in which nobody could start
+        self.terms = LendingTerms(max_slowdown, share, most, always, gain)
+        self._seen: _QueueScan | None = None  # of the last look, if no job could start in it
 
-    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: CountingPolicy,
+    def decide(self, now: float, waiting: QueueView, view: Cluster, policy: CountingPolicy,
                heads: int) -> Starts:
-        """The jobs that start at `now`: while any does, the next one from the front on."""
+        """Yield the jobs that start at `now`; after each start, search again from the front of the queue."""
         started: set[int] = set()
         if self._seen is not None and self._seen.waiting != len(waiting) - len(waiting.fresh):
-            self._seen = None  # jobs have left the queue: others have fewer ahead
+            self._seen = None  # jobs have left the queue, so that others have fewer jobs ahead
         known = self._kept(now, waiting, view)
         seen, self._seen = self._seen, None
         self.terms.watch(view)
@@ -78,56 +79,56 @@ class SlowdownDriven(Dispatcher):
                 started.add(head.id)
                 yield head, placement
             else:
-                look = _Look(self.terms, now, waiting, view, policy, known or head, started)
+                look = _LenderScan(self.terms, now, waiting, view, policy, known or head, started)
                 for job, place in look.starts(known is not None, seen):
                     started.add(job.id)
                     yield job, place
                 if look.complete:
-                    self._seen = _Seen(look.head, look.tried, len(waiting) - len(started))
+                    self._seen = _QueueScan(look.head, look.tried, len(waiting) - len(started))
                     break
             known = seen = None
         self._left = view, view.generation
 
-    def _kept(self, now: float, waiting: Waiting, view: Cluster) -> Shadow | None:
-        """The head's reservation where nothing but arrivals has happened since the last step: who could
-        not start then cannot now."""
+    def _kept(self, now: float, waiting: QueueView, view: Cluster) -> Shadow | None:
+        """Return the head's reservation if only arrivals have happened since the last step, so that jobs that could
+        not start then cannot start now; otherwise None."""
         head = self._seen.head if self._seen is not None else None
         if (head is None or self._left != (view, view.generation) or head.job is not waiting[0]
                 or head.time <= now or (view.ends and view.ends[0][0] <= now)):
             return None
         return head
 
-    def reservations(self, now: float, waiting: Waiting, view: Cluster,
+    def reservations(self, now: float, waiting: QueueView, view: Cluster,
                      policy: CountingPolicy) -> dict[int, float]:
-        """That of the head."""
+        """Return the reservation of the head."""
         return start_of(waiting[0], now, view, policy)
 
     def copy(self, view: Cluster) -> SlowdownDriven:
-        """An independent copy, which looks at all jobs again."""
+        """Return an independent copy, which looks at all jobs again."""
         twin = super().copy(view)
         assert isinstance(twin, SlowdownDriven)
         twin._seen, twin.terms = None, self.terms.copy()
         return twin
 
 
-class _Look(Lenders):
-    """One look at the queue. `head`: the reservation of the first job, which does not fit; or that job, where
-    it is not known yet."""
+class _LenderScan(Lenders):
+    """One look at the queue. `head` is the reservation of the first job, which does not fit, or that job if its
+    reservation is not known yet."""
 
-    def __init__(self, terms: Terms, now: float, waiting: Waiting, view: Cluster,
+    def __init__(self, terms: LendingTerms, now: float, waiting: QueueView, view: Cluster,
                  policy: CountingPolicy, head: Shadow | Job, started: set[int]) -> None:
         super().__init__(terms, now, view, policy)
         self.waiting, self.started = waiting, started
-        self.complete = False  # nobody else starts
-        self._ahead: _Ahead | None = None
+        self.complete = False  # no other job can start
+        self._ahead: _StartsBehindHead | None = None
         self.head = head if isinstance(head, Shadow) else self._future(head).head
 
-    def starts(self, arrivals: bool, seen: _Seen | None) -> Starts:
-        """The jobs that start, with their places, until the head has. `seen`: by the last look, `arrivals`: since
-        which jobs have come and nothing else has happened."""
+    def starts(self, arrivals: bool, seen: _QueueScan | None) -> Starts:
+        """Yield the jobs that start, with their placements, until the head has started. `seen`: the result of the
+        last look. `arrivals`: only arrivals have happened since then."""
         waiting, head = self.waiting, self.head.job
         short: Sequence[Job] = ()
-        if seen is not None and (arrivals or self._no_more_than(seen)):
+        if seen is not None and (arrivals or self._unchanged_since(seen)):
             short, self.tried = waiting.fresh, seen.tried
         else:
             short = self._short()
@@ -136,10 +137,10 @@ class _Look(Lenders):
         while True:
             own = next(backfill((job for job in later if job.id not in self.started), self.now, self.view, self.policy,
                                 [self.head]), None)
-            later = later[later.index(own[0]):] if own is not None else []  # others fit the less later
+            later = later[later.index(own[0]):] if own is not None else []  # the jobs before it do not fit later either
             if own is not None:
                 self.head.withdraw(*own, self.now)
-            found = self._borrows(short, own) or own
+            found = self._next_borrower(short, own) or own
             if found is None:
                 self.complete = True
                 return
@@ -149,22 +150,24 @@ class _Look(Lenders):
             self._after(*found)
             short = self._short()
 
-    def _borrows(self, short: Sequence[Job], other: tuple[Job, Placement] | None
-                 ) -> tuple[Job, Placement] | None:
-        """The first job that starts on mates, with its place, before another one starts."""
+    def _next_borrower(self, short: Sequence[Job], other: tuple[Job, Placement] | None
+                       ) -> tuple[Job, Placement] | None:
+        """Return the first job that can start on mates, with its placement, among the jobs ahead of `other`, which
+        can start anyway."""
         key, head = self.waiting.key, self.head
         until = other and key(other[0])
         for job in short:
             if until and key(job) >= until:
                 break
             if job.malleable and job.id not in self.started:
-                placement = self.on_mates(job, head.time if job is head.job else None)
+                placement = self.place_on_mates(job, head.time if job is head.job else None)
                 if placement is not None:
                     return job, placement
         return None
 
     def _after(self, job: Job, placement: Placement) -> None:
-        """A job behind the head has started: the head starts when it would have, with as much to spare or less."""
+        """Update the head's reservation after a start of another job: the head starts at the same time, with equal
+        or less spare capacity."""
         self.forget()
         self._ahead = None
         if placement.lease is not None:
@@ -172,16 +175,17 @@ class _Look(Lenders):
         else:
             self.head.admit(job, placement, self.now, self.policy)
 
-    def _no_more_than(self, seen: _Seen) -> bool:
-        """Whether nobody can borrow now who could not in an earlier look: jobs have ended since, but none has
-        started or is expected to end at another time, and the head has the same reservation, which leaves no more
-        than then. A set of mates that was passed over then may have made way for another one."""
+    def _unchanged_since(self, seen: _QueueScan) -> bool:
+        """Return whether no job can borrow now that could not in an earlier look: jobs may have ended since, but
+        none has started or has a new expected end, and the head has the same reservation with no more spare
+        capacity. False if a set of mates was rejected then, because another set may be found now."""
         head, before = self.head, seen.head
         return (not seen.tried and head.pool is None and before.pool is None and head.job is before.job
                 and head.time == before.time and head.spare <= before.spare and not self.terms.changed)
 
     def _short(self) -> Sequence[Job]:
-        """The jobs that mates could outlast and that would wait too long, in order, as far as can be counted."""
+        """Return, in order, the waiting jobs that could be short enough for mates and would wait too long, as far as
+        counts can tell."""
         head, terms, ahead = self.head.job, self.terms, self._future(self.head.job)
         factor, price = (0.0, 0.0) if terms.always else (1 / terms.share - 1, 1 / len(self.view.nodes))
         gone, longest = len(self.started), self._behind.by_nodes
@@ -192,48 +196,49 @@ class _Look(Lenders):
         return short
 
     def price(self, job: Job, nodes: int) -> float:
-        """What the jobs ahead of it lose."""
+        """Return the total delay of the jobs ahead of it, in seconds."""
         key = self.waiting.key
         mine, bookings = key(job), self.view.bookings
         gone = sum(key(bookings[job_id].job) < mine for job_id in self.started)
         return (self.waiting.place(job) - gone) * nodes * job.expected / len(self.view.nodes)
 
-    def needed(self, job: Job, mate: Able, seconds: float) -> bool:
-        """Whether the head counts on nodes of a mate which this would keep beyond the head's start."""
+    def needed(self, job: Job, mate: PossibleLender, seconds: float) -> bool:
+        """Return whether the head's reservation needs nodes of a mate that the mate would now keep beyond the head's
+        start."""
         return job is not self.head.job and mate.booking.expected_end <= self.head.time < mate.end(seconds)
 
-    def known(self, job: Job) -> Reach:
-        """What is known of `beside`."""
+    def known(self, job: Job) -> MateLimits:
+        """Return the upper bound that belongs to `beside`."""
         return self.reach if job is self.head.job else self._behind
 
-    def beside(self, job: Job) -> Carriers:
-        """Which of these jobs the running ones could carry, at most, of which each alone does not put the head
-        off."""
+    def beside(self, job: Job) -> CarryLimits:
+        """Return how long the jobs may be that the running jobs could lend to, counting only lenders that do not
+        delay the head by themselves."""
         return self._carriers if job is self.head.job else self._unneeded
 
     @cached_property
-    def _behind(self) -> Reach:
-        """What is known of `_unneeded`."""
+    def _behind(self) -> MateLimits:
+        """Upper bound for `_unneeded`."""
         head = self.head
         if head.pool is not None or head.time == math.inf:
             return self.reach
         return self.terms.beside(head.job, head.time, head.spare, self.reach, self._longest)
 
     @cached_property
-    def _unneeded(self) -> Carriers:
+    def _unneeded(self) -> CarryLimits:
         if self._behind is self.reach:
             return self._carriers
-        return Carriers(self.terms.by_nodes, self._longest, self._behind, self.terms.most)
+        return CarryLimits(self.terms.by_nodes, self._longest, self._behind, self.terms.most)
 
-    def _longest(self, each: Able) -> float:
-        """How long jobs may take that this one could carry now, at most, without putting the head off."""
+    def _longest(self, each: PossibleLender) -> float:
+        """Return how long a job may be, at most, that this lender could carry now without delaying the head."""
         found, booking, head = self.longest(each), each.booking, self.head
         if booking.expected_end <= head.time and self.view.returns(booking.placement) > head.spare:
             return min(found, each.leaves(head.time) * self.terms.share)
         return found
 
-    def delays(self, job: Job, mates: Sequence[Able], seconds: float) -> bool:
-        """Whether the head would start later if these lend for so long."""
+    def delays(self, job: Job, mates: Sequence[PossibleLender], seconds: float) -> bool:
+        """Return whether the head would start later if these mates lend for `seconds` seconds."""
         head, view = self.head, self.view
         late = [mate.booking for mate in mates if self.needed(job, mate, seconds)]
         if not late or head.time == math.inf:
@@ -247,27 +252,27 @@ class _Look(Lenders):
             head.pool.give(booking.job, booking.placement)
         return not fits
 
-    def _future(self, head: Job) -> _Ahead:
+    def _future(self, head: Job) -> _StartsBehindHead:
         if self._ahead is None:
-            self._ahead = _Ahead(self.now, self.view, self.policy, head)
+            self._ahead = _StartsBehindHead(self.now, self.view, self.policy, head)
         return self._ahead
 
     def static_start(self, job: Job) -> float:
-        """The head's is its reservation."""
+        """Return the static start of a job."""
         return self._future(self.head.job).plan.earliest(job).time
 
 
-class _Ahead:
-    """When jobs could start beside the head's reservation, if nothing else starts."""
+class _StartsBehindHead:
+    """When jobs could start together with the head's reservation, if nothing else starts."""
 
     def __init__(self, now: float, view: Cluster, policy: CountingPolicy, head: Job) -> None:
         self.head = Shadow(head, now, view, policy)
-        self.spare = _Spare(self)
+        self.spare = _LatestStarts(self)
         self._now, self._view, self._policy = now, view, policy
 
     @cached_property
     def plan(self) -> Profile:
-        """What is free, when the head has what is reserved for it."""
+        """The free capacity over time, after the head's reservation is subtracted."""
         head = self.head
         plan = (CountProfile if head.pool is None else PoolProfile)(self._now, self._view, self._policy)
         if head.time < math.inf:
@@ -275,15 +280,15 @@ class _Ahead:
         return plan
 
     def latest(self, time: float) -> float:
-        """A start, with what may be rounded; infinite where counts do not say all."""
+        """Return a start time with a margin for rounding; infinity if counts alone do not decide."""
         return time + 1e-9 * (time + self._now) if self.head.pool is None else math.inf
 
 
-class _Spare(dict[int, float]):
-    """In how many seconds jobs start behind the head, by their size, at the latest, whatever is expected of them;
-    found where it is asked for."""
+class _LatestStarts(dict[int, float]):
+    """The latest time, in seconds from now, at which a job behind the head starts, by its size, for any expected run
+    time. Computed when first used."""
 
-    def __init__(self, ahead: _Ahead) -> None:
+    def __init__(self, ahead: _StartsBehindHead) -> None:
         super().__init__()
         self._ahead = ahead
 

@@ -1,6 +1,6 @@
 /*
- * How a process learns which cores it may use now: one small file of this node's memory for each process,
- * which the process makes and vrm writes. The protocol is described in docs/reference/lending-protocol.md.
+ * Lets a process learn which cores it may use now: from one small file for each process in this node's memory
+ * file system. The process makes it and vrm writes it. The protocol is in docs/reference/lending-protocol.md.
  *
  *     struct vrm_lending *cores = vrm_lending_open(VRM_LENDING_PROGRAM);
  *     for (;;) {                                  // at a point where the number of threads may change
@@ -12,7 +12,7 @@
  *         }
  *     }
  *
- * Every function takes NULL, which `vrm_lending_open` returns outside of a malleable job. Nothing here
+ * Every function accepts NULL, which `vrm_lending_open` returns outside of a malleable job. No function
  * waits, locks or prints. C99 with the atomics of gcc and clang.
  */
 #ifndef VRM_LENDING_H
@@ -36,13 +36,13 @@
 #define VRM_LENDING_SIZE 4096
 #define VRM_LENDING_CPUS 4096 /* bits of a mask */
 
-/* Who follows the file. */
+/* What follows the file. */
 enum { VRM_LENDING_PROGRAM = 1, VRM_LENDING_LIBGOMP = 2, VRM_LENDING_OMPT = 3 };
 
-/* What vrm wants of the process: the cores that it may use, one bit for each CPU of the system, how many
- * cores these are, and how many it had at its start (of two hardware threads one is counted). */
+/* An order: the cores that the process may use (one bit for each CPU of the system), the number of these
+ * cores, and the number of cores at its start. Two hardware threads of a core count once. */
 struct vrm_lending_wanted {
-    uint64_t epoch; /* 0: nothing was ever wanted */
+    uint64_t epoch; /* 0: there was no order yet */
     uint32_t cores, of;
     unsigned char mask[VRM_LENDING_CPUS / 8];
 };
@@ -50,15 +50,15 @@ struct vrm_lending_wanted {
 struct vrm_lending_file {
     char magic[8];
     uint32_t size;     /* of the file */
-    uint32_t kind;     /* who follows it */
+    uint32_t kind;     /* what follows it */
     uint32_t pid;
     uint32_t threads;  /* of the last acknowledged order */
-    uint64_t started;  /* clock ticks since the boot, as in /proc/PID/stat: pid and it name one process */
+    uint64_t started;  /* clock ticks since boot, as in /proc/PID/stat; identifies the process together with pid */
     uint64_t acknowledged; /* the epoch that the process follows */
-    uint8_t index;     /* how many orders were written, modulo 256; its lowest bit is the buffer to read */
+    uint8_t index;     /* number of written orders, modulo 256; its lowest bit is the buffer to read */
     uint8_t unused[79];
     struct vrm_lending_wanted wanted[2];
-    unsigned char start[VRM_LENDING_CPUS / 8]; /* what the process might use when it made the file */
+    unsigned char start[VRM_LENDING_CPUS / 8]; /* the mask of the process when it made the file */
 };
 typedef char vrm_lending_layout[sizeof(struct vrm_lending_file) <= VRM_LENDING_SIZE ? 1 : -1];
 
@@ -80,7 +80,7 @@ static inline uint64_t vrm_lending_started(void)
     length = fread(text, 1, sizeof text - 1, stat);
     fclose(stat);
     text[length] = 0;
-    at = strrchr(text, ')'); /* the program's name may hold anything */
+    at = strrchr(text, ')'); /* the program's name may contain anything */
     for (int field = 2; at && field < 22; field++)
         at = strchr(at + 1, ' ');
     if (at)
@@ -98,7 +98,7 @@ static inline int vrm_lending_private(const char *folder)
            !(about.st_mode & 077);
 }
 
-/* Makes the file of this process; NULL where it is part of no malleable job, or the file cannot be made. */
+/* Make the file of this process; NULL if it is not part of a malleable job, or the file cannot be made. */
 static inline struct vrm_lending *vrm_lending_open(int kind)
 {
     const char *folder = getenv("VRM_LENDING");
@@ -121,7 +121,7 @@ static inline struct vrm_lending *vrm_lending_open(int kind)
         return NULL;
     }
     file = (struct vrm_lending_file *)MAP_FAILED;
-    if (!posix_fallocate(handle, 0, VRM_LENDING_SIZE)) /* a full file system says so here, not later */
+    if (!posix_fallocate(handle, 0, VRM_LENDING_SIZE)) /* a full file system fails here, not later */
         file = (struct vrm_lending_file *)mmap(NULL, VRM_LENDING_SIZE, PROT_READ | PROT_WRITE,
                                                MAP_SHARED, handle, 0);
     close(handle);
@@ -146,14 +146,14 @@ static inline struct vrm_lending *vrm_lending_open(int kind)
     return lending;
 }
 
-/* How many orders were written (modulo 256): it changes with each. */
+/* Return the number of written orders (modulo 256), which changes with each order. */
 static inline uint8_t vrm_lending_index(const struct vrm_lending *lending)
 {
     return lending ? __atomic_load_n(&lending->file->index, __ATOMIC_ACQUIRE) : 0;
 }
 
-/* The last order, and its index; 0 when it was overwritten three times while it was read: then the next
- * call has it. A buffer is complete when the index points to it, whatever became of its writer. */
+/* Read the last order and its index. Return 0 if it was overwritten three times while it was read; the next
+ * call will get it. A buffer is complete when the index points to it, even if its writer was killed. */
 static inline int vrm_lending_read(const struct vrm_lending *lending,
                                    struct vrm_lending_wanted *wanted, uint8_t *index)
 {
@@ -167,7 +167,7 @@ static inline int vrm_lending_read(const struct vrm_lending *lending,
     return 0;
 }
 
-/* Whether there is an order that was not taken yet, and the order. */
+/* Return whether there is an order that was not taken yet, and the order. */
 static inline int vrm_lending_take(struct vrm_lending *lending, struct vrm_lending_wanted *wanted)
 {
     uint8_t index;
@@ -179,8 +179,8 @@ static inline int vrm_lending_take(struct vrm_lending *lending, struct vrm_lendi
     return 1;
 }
 
-/* How many threads to use where the program began with so many: never more, at least one; one for each
- * core where it began so, else in proportion. */
+/* Return the number of threads to use if the program started with `at_start`: between 1 and `at_start`; one
+ * for each core if it started with at most one per core, otherwise in proportion. */
 static inline int vrm_lending_threads(const struct vrm_lending_wanted *wanted, int at_start)
 {
     long threads = at_start;
@@ -193,13 +193,13 @@ static inline int vrm_lending_threads(const struct vrm_lending_wanted *wanted, i
     return (int)(threads < 1 ? 1 : threads > at_start ? at_start : threads);
 }
 
-/* Lets a thread (0: this one) use these cores only. */
+/* Let a thread (0: this one) use only these cores. */
 static inline int vrm_lending_pin(const struct vrm_lending_wanted *wanted, pid_t thread)
 {
     return sched_setaffinity(thread, sizeof wanted->mask, (const cpu_set_t *)wanted->mask);
 }
 
-/* Says that the order is followed, with so many threads. */
+/* Confirm that the order is followed, with this number of threads. */
 static inline void vrm_lending_acknowledge(struct vrm_lending *lending,
                                            const struct vrm_lending_wanted *wanted, int threads)
 {
@@ -209,7 +209,7 @@ static inline void vrm_lending_acknowledge(struct vrm_lending *lending,
     __atomic_store_n(&lending->file->acknowledged, wanted->epoch, __ATOMIC_RELEASE);
 }
 
-/* Removes the file of this process. vrm removes those of processes that were killed. */
+/* Remove the file of this process. vrm removes the files of processes that were killed. */
 static inline void vrm_lending_close(struct vrm_lending *lending)
 {
     if (!lending)

@@ -1,14 +1,13 @@
-"""How a Python program learns which cores it may use now (docs/reference/lending-protocol.md; the C form is
-vrm_lending.h). One file, the standard library only: copy it to your program if you like.
+"""Lets a Python program learn which cores it may use now (docs/reference/lending-protocol.md; vrm_lending.h does
+the same for C). This single file needs only the standard library: you may copy it to your program.
 
-    cores = vrm_lending.Lending()          # outside of a malleable job it never says anything
+    cores = vrm_lending.Lending()          # outside of a malleable job it never returns an order
     while working:                         # at a point where the number of workers may change
         wanted = cores.take()
         if wanted is not None:
             workers = wanted.threads(at_the_start)
             ...
-            cores.acknowledge(wanted, workers)
-"""
+            cores.acknowledge(wanted, workers)"""
 
 from __future__ import annotations
 
@@ -26,7 +25,8 @@ _START = _FIRST + 2 * _WANTED.size
 
 
 class Wanted(NamedTuple):
-    """An order: the CPUs that the process may use, how many cores these are, and of how many."""
+    """An order: the CPUs that the process may use, the number of these cores, and the number of cores at its start
+    (`of`)."""
 
     epoch: int
     cores: int
@@ -34,8 +34,8 @@ class Wanted(NamedTuple):
     cpus: frozenset[int]
 
     def threads(self, at_start: int) -> int:
-        """How many threads or workers to use where the program began with so many: never more, at least
-        one; one for each core where it began so, else in proportion."""
+        """Return the number of threads or workers to use if the program started with `at_start`: between 1 and
+        `at_start`; one for each core if it started with at most one per core, otherwise in proportion."""
         threads = self.cores if at_start <= self.of else -(-at_start * self.cores // self.of)
         return max(1, min(at_start, threads))
 
@@ -46,7 +46,8 @@ def _started() -> int:
 
 
 class Lending:
-    """The file of this process. `active`: it is part of a malleable job. Nothing here waits or raises."""
+    """The file of this process. `active`: the process is part of a malleable job. No method waits or raises an
+    error."""
 
     def __init__(self) -> None:
         self.active = False
@@ -59,7 +60,7 @@ class Lending:
         try:
             self._make(folder)
         except OSError:
-            return  # no memory file system, no room, or somebody else's folder: as outside of a job
+            return  # no memory file system, no space, or a folder of another user: the same as outside of a job
         self.active = True
 
     def _make(self, folder: str) -> None:
@@ -84,14 +85,14 @@ class Lending:
         os.rename(aside, self._path)
 
     def take(self) -> Wanted | None:
-        """The order that has come since the last one was taken, None for none."""
+        """Return the order that has come since the last one was taken; None if there is none."""
         if not self.active or self._file[_INDEX] == self._taken:
             return None
         for _ in range(3):
             index = self._file[_INDEX]
             at = _FIRST + _WANTED.size * (index & 1)
             epoch, cores, of, mask = _WANTED.unpack(self._file[at:at + _WANTED.size])
-            if self._file[_INDEX] == index:  # else it was overwritten meanwhile
+            if self._file[_INDEX] == index:  # otherwise it was overwritten meanwhile
                 self._taken = index
                 bits = int.from_bytes(mask, "little")
                 return Wanted(epoch, cores, of, frozenset(
@@ -99,17 +100,17 @@ class Lending:
         return None
 
     def acknowledge(self, wanted: Wanted, threads: int) -> None:
-        """Say that the order is followed, with so many threads or workers."""
+        """Confirm that the order is followed, with this number of threads or workers."""
         if self.active:
             self._file[_THREADS:_THREADS + 4] = struct.pack("=I", threads)
             self._file[_ACKNOWLEDGED:_ACKNOWLEDGED + 8] = struct.pack("=Q", wanted.epoch)
 
     def close(self) -> None:
-        """Remove the file. vrm removes those of processes that were killed."""
+        """Remove the file. vrm removes the files of processes that were killed."""
         if self.active and os.getpid() == self._pid:
             self.active = False
             self._file.close()
             try:
                 os.unlink(self._path)
             except OSError:
-                pass  # vrm was faster
+                pass  # vrm has removed it already

@@ -1,1 +1,1 @@
-"""Measurements that need no manager: heatmaps, estimates, builds of the benchmarks."""
+"""Measurements that need no manager: heatmaps, run time estimates, energy, and builds of the benchmarks."""

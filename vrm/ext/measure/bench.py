@@ -1,7 +1,7 @@
-"""Runs applications on chosen cores and times them: what calibrating and measuring heatmaps share.
+"""Runs applications on given cores and measures their times; used for calibration and for heatmaps.
 
-While it works nothing else may run on the same run directory, and whatever an earlier, killed
-measurement has left running is ended first.
+During a measurement nothing else may use the same run directory. Processes that an earlier, killed measurement has
+left running are ended first.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from vrm.live.spawn.messages import (Ended, LaunchFailed, LaunchRequest, Spawner
                                      SupervisorLost)
 from vrm.live.spawn.spawner import Spawner
 from vrm.model import RankSlot
-from vrm.run.again import LOSSES
+from vrm.run.requeue import LOSSES
 from vrm.run.rundir import RunDirectory
 from vrm.system.errors import RunError
 from vrm.system.files import write_new
-from vrm.system.processes import SessionEnd
+from vrm.system.processes import SessionEnding
 
 INTERRUPTED = 130
-"""Exit status of a measurement that was interrupted, as of a shell command ended by Ctrl-C."""
+"""Exit status of a measurement that was interrupted: that of a shell command ended by Ctrl-C."""
 
 
 class MeasureError(RunError):
-    """Nothing can be measured; the text says why and what to do."""
+    """A measurement is impossible; the text gives the reason and the remedy."""
 
 
 @dataclass(frozen=True)
 class BenchmarkRun:
-    """A run that ended: `seconds` as the application says (else the whole), `whole` seconds of
-    mpirun, `cpu` seconds of all its processes on this machine, or why it does not count in
-    `fault`."""
+    """A run that ended. `seconds` is the time that the application reported (else `whole`), `whole` the seconds of
+    mpirun, `cpu` the CPU seconds of all its processes on this machine. `fault` is the reason why it does not count,
+    or empty."""
 
     trial: int
     seconds: float
@@ -57,7 +57,7 @@ class BenchmarkRun:
 
 @dataclass
 class _Trial:
-    """A run that is under way; `session` is known when it has started."""
+    """A run in progress; `session` is set when it has started."""
 
     app: str
     slots: Sequence[RankSlot]
@@ -65,14 +65,14 @@ class _Trial:
     deadline: float = 0.0
     failed_starts: int = 0
     session: int | None = None
-    ending: SessionEnd | None = None
+    ending: SessionEnding | None = None
     fault: str = ""
 
 
 class Bench:
-    """Starts applications and hands out how they ended: `with Bench(settings, site) as bench:`.
+    """Starts applications and returns how they ended: `with Bench(settings, site) as bench:`.
 
-    Raises RunError when a manager, or another measurement, uses the run directory.
+    Raises RunError if a manager, or another measurement, uses the run directory.
     """
 
     def __init__(self, settings: Settings, site: Site) -> None:
@@ -116,14 +116,14 @@ class Bench:
                     raise MeasureError(
                         f"a measurement of {marker.host} still runs (process {marker.pid}); end "
                         f"it there, or remove {marker_file} if it is gone")
-                _end_session(SessionEnd(marker.pid, 1.0))
+                _end_session(SessionEnding(marker.pid, 1.0))
             marker_file.unlink(missing_ok=True)
 
     # Running.
 
     def start(self, app: str, slots: Sequence[RankSlot], limit: float) -> int:
-        """Start an application on its slots; the number of the trial. It is ended, and counts as
-        failed, after `limit` seconds. Raises MeasureError when it cannot be launched."""
+        """Start an application on its slots; return the number of the trial. After `limit` seconds it is ended and
+        counts as failed. Raises MeasureError if it cannot be launched."""
         number, self._next = self._next, self._next + 1
         self._launch(number, _Trial(app, slots, limit))
         return number
@@ -148,7 +148,7 @@ class Bench:
             raise MeasureError(f"{app}: cannot be started: {error}") from error
 
     def wait(self) -> list[BenchmarkRun]:
-        """Wait until something ends, and give all that has ended."""
+        """Wait until at least one run ends; return all runs that have ended."""
         while True:
             now = time.monotonic()
             for trial in self._trials.values():
@@ -185,7 +185,7 @@ class Bench:
         return ended
 
     def _ended(self, number: int, trial: _Trial, event: Any) -> BenchmarkRun | None:
-        """How a trial ended; None where its launcher failed before a rank ran, and it is started again."""
+        """Return how a trial ended; None if its launcher failed before a rank ran, then it is started again."""
         del self._trials[number]
         output = self.run.output(trial.app, number)
         errors = self.run.errors(trial.app, number)
@@ -207,7 +207,7 @@ class Bench:
         elif isinstance(event, SupervisorLost):
             fault = fault or "its supervisor was killed"
             if event.supervisor_pid is not None:
-                _end_session(SessionEnd(event.supervisor_pid, 1.0))
+                _end_session(SessionEnding(event.supervisor_pid, 1.0))
         if not fault:
             fault = self._bindings(trial, output, errors)
         for path in (output, errors, self.run.rankfile(trial.app, number),
@@ -219,7 +219,7 @@ class Bench:
         return BenchmarkRun(number, whole if seconds is None else seconds, whole, fault, cpu)
 
     def _bindings(self, trial: _Trial, output: Path, errors: Path) -> str:
-        """What is wrong with the cores a run was on: a figure from other cores is worth nothing."""
+        """Return what is wrong with the cores of a run, "" if nothing: a time measured on other cores is useless."""
         if self.settings.launcher.check_bindings == "ignore":
             return ""
         found = self.site.launcher.check_bindings(errors, output, trial.slots,
@@ -230,11 +230,11 @@ class Bench:
 
     def _end(self, trial: _Trial) -> None:
         if trial.session is not None:
-            trial.ending = SessionEnd(trial.session, 1.0, spare={trial.session})
+            trial.ending = SessionEnding(trial.session, 1.0, spare={trial.session})
             trial.ending.poll(time.monotonic())
 
     def end_all(self) -> None:
-        """End what still runs and wait until it is gone."""
+        """End all remaining runs and wait until they are gone."""
         for trial in self._trials.values():
             trial.fault = trial.fault or "ended before its time"
             self._end(trial)
@@ -242,7 +242,7 @@ class Bench:
             self._look(time.monotonic())
 
 
-def _end_session(ending: SessionEnd) -> None:
+def _end_session(ending: SessionEnding) -> None:
     """End the processes of a session and wait until they are gone."""
     with selectors.DefaultSelector() as nothing:
         while not ending.poll(time.monotonic()):
@@ -254,13 +254,14 @@ _NOISE = re.compile(r"^[-\s]*$|Primary job +terminated|non-zero exit code|mpirun
 
 
 def _complaint(launcher: Launcher, output: Path, errors: Path) -> str:
-    """The first thing a failed run said in its own words: on its standard error, or else last."""
+    """Return the first line that a failed run printed on its standard error, else its last line of output; without
+    lines of the launcher."""
     for path, first in ((errors, 0), (output, -1)):
         try:
             text = path.read_text(errors="replace")
         except OSError:
             continue
-        lines = [launcher.own_words(line).strip() for line in text.splitlines()]
+        lines = [launcher.without_launcher_text(line).strip() for line in text.splitlines()]
         lines = [line for line in lines if not _NOISE.search(line)]
         if lines:
             return lines[first][:200]
@@ -269,7 +270,7 @@ def _complaint(launcher: Launcher, output: Path, errors: Path) -> str:
 
 @contextlib.contextmanager
 def _interrupted_by_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP interrupt as Ctrl-C does, so that nothing is left running."""
+    """Make SIGTERM and SIGHUP interrupt like Ctrl-C, so that no run is left."""
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
     before = {number: signal.signal(number, interrupt)
@@ -282,9 +283,10 @@ def _interrupted_by_signals() -> Iterator[None]:
 
 
 def find_apps(directory: Path, patterns: Sequence[str]) -> list[str]:
-    """The executables of a directory that match (all without patterns), in alphabetical order.
+    """Return the executables of a directory that match a pattern (all without patterns): in alphabetical order per
+    pattern.
 
-    Raises MeasureError for a pattern that matches none.
+    Raises MeasureError for a pattern without a match.
     """
     try:
         names = sorted(entry.name for entry in os.scandir(directory)
@@ -307,7 +309,7 @@ def find_apps(directory: Path, patterns: Sequence[str]) -> list[str]:
 
 
 def machine_text(site: Site) -> str:
-    """The allocation and the launcher in words: what makes figures comparable."""
+    """Describe the allocation and the launcher: only times with equal descriptions are comparable."""
     shapes: dict[str, int] = {}
     for node in site.cluster.nodes:
         shape = "+".join(map(str, node.sockets))
@@ -318,7 +320,7 @@ def machine_text(site: Site) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time for people: `40 s`, `5 min`, `2.5 h`."""
+    """Return a time as text: `40 s`, `5 min`, `2.5 h`."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

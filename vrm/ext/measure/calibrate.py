@@ -1,7 +1,7 @@
-"""Measures how long applications take alone at each rank count, as a table of estimates.
+"""Measures how long applications run alone with each rank count, as a table of estimates.
 
-The table is written anew after every run, so that an interrupted calibration loses one run at
-most and the same command goes on with the rest.
+The table is rewritten after every run, so an interrupted calibration loses at most one run, and the same command
+continues it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from vrm.system.files import write_atomically
 from vrm.ext.measured.estimates import EstimateError, Estimate, read_estimates, table_text
 from vrm.ext.generate.npb import allows, rank_counts, rule
 
-Tell = Callable[[str], None]
+Reporter = Callable[[str], None]
 Key = tuple[str, int]
 
 
 @dataclass(frozen=True)
 class CalibrationPlan:
-    """What to measure: programs, rank counts (none: all that fit), repetitions, seconds a run may
-    take, and the table's file."""
+    """What to measure: programs, rank counts (empty: all that fit), repetitions, the maximum seconds of a run, and
+    the file of the table."""
 
     apps: tuple[str, ...]
     ranks: tuple[int, ...]
@@ -35,7 +35,7 @@ class CalibrationPlan:
 
 
 def most_ranks(site: Site) -> int:
-    """The largest number of ranks that the placement policy puts on the allocation."""
+    """Return the largest number of ranks that the placement policy can place on the allocation."""
     most = 0
     for step in (1 << bit for bit in reversed(range(site.cluster.cores.bit_length()))):
         try:
@@ -46,10 +46,10 @@ def most_ranks(site: Site) -> int:
     return most
 
 
-def combinations(plan: CalibrationPlan, site: Site, tell: Tell) -> list[Key]:
-    """The programs with the rank counts they will be run on, those left out told with the reason.
+def combinations(plan: CalibrationPlan, site: Site, tell: Reporter) -> list[Key]:
+    """Return the pairs of program and rank count to measure; print those that are left out, with the reason.
 
-    Raises MeasureError when nothing is left.
+    Raises MeasureError if none is left.
     """
     most = most_ranks(site)
     for ranks in plan.ranks:
@@ -69,15 +69,15 @@ def combinations(plan: CalibrationPlan, site: Site, tell: Tell) -> list[Key]:
     return chosen
 
 
-def calibrate(settings: Settings, site: Site, plan: CalibrationPlan, tell: Tell, fresh: bool = False) -> bool:
-    """Run everything that is missing in the table; True when every program ran.
+def calibrate(settings: Settings, site: Site, plan: CalibrationPlan, tell: Reporter, fresh: bool = False) -> bool:
+    """Run everything that is missing in the table; return True if every program ran.
 
-    Raises MeasureError or RunError when it cannot begin or go on, KeyboardInterrupt when it is
-    interrupted: what was measured is in the table then.
+    Raises MeasureError or RunError if it cannot start or continue, KeyboardInterrupt if it is interrupted; the runs
+    so far are then in the table.
     """
     keys = combinations(plan, site, tell)
     machine = f"{machine_text(site)}; placement {site.scheduler.policy.name}"
-    known = {} if fresh else _continued(plan.table, machine, tell)
+    known = {} if fresh else _read_existing(plan.table, machine, tell)
     comments = ["measured by vrm calibrate; seconds = median of whole runs, with mpirun's start; "
                 "app_seconds = as the program says", f"machine: {machine}"]
     failed: dict[Key, str] = {}
@@ -86,7 +86,7 @@ def calibrate(settings: Settings, site: Site, plan: CalibrationPlan, tell: Tell,
         return [key for key in keys if key not in failed and _count(known, key) <= round_]
 
     with Bench(settings, site) as bench:
-        # Round by round: a disturbance of some minutes then meets every program once at most.
+        # Round by round, so that a disturbance of some minutes affects at most one run of each program.
         for round_ in range(plan.repetitions):
             for key in missing(round_):
                 app, ranks = key
@@ -118,8 +118,8 @@ def _count(known: dict[Key, Estimate], key: Key) -> int:
 
 def _time_left(keys: Sequence[Key], known: dict[Key, Estimate], failed: dict[Key, str],
                repetitions: int) -> float:
-    """Seconds that the missing runs will take; a program not seen yet counts as the mean of the
-    others, of which there is one at least."""
+    """Return the seconds that the missing runs will take; a program without a run counts as the mean of the others
+    (at least one must have run)."""
     seen = [known[key].seconds for key in keys if key in known]
     mean = sum(seen) / len(seen)
     return sum(max(0, repetitions - _count(known, key))
@@ -127,8 +127,8 @@ def _time_left(keys: Sequence[Key], known: dict[Key, Estimate], failed: dict[Key
                for key in keys if key not in failed)
 
 
-def _continued(table: Path, machine: str, tell: Tell) -> dict[Key, Estimate]:
-    """What the table holds already; MeasureError when it is from elsewhere."""
+def _read_existing(table: Path, machine: str, tell: Reporter) -> dict[Key, Estimate]:
+    """Return the estimates already in the table. Raises MeasureError if it was measured on another machine."""
     if not table.exists():
         return {}
     try:

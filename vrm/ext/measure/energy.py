@@ -1,7 +1,6 @@
-"""Measures what a program draws on this node, for the database of programs: its energy by the kernel's
-counters (RAPL) or `perf`, its cycles and memory transactions for an instruction by `perf` where that is
-there; and what Slurm's accounting has of a job that has run.
-"""
+"""Measures the energy of a program on this node, for the database of programs: its energy with the kernel's
+counters (RAPL, powercap) or `perf`, its cycles and memory transactions per instruction with `perf` if available.
+Also reads from Slurm's accounting the energy of a job that has run."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from collections.abc import Sequence
 
 from vrm.ext.energy.nodes import power
 from vrm.ext.measure.bench import MeasureError
-from vrm.model.measured.energy import Measured
+from vrm.model.measured.energy import MeasuredProgram
 
 _EVENTS = ("cycles", "instructions", "cache-misses")
 _ENERGY = ("power/energy-pkg/", "power/energy-ram/")
@@ -24,16 +23,17 @@ _ENERGY = ("power/energy-pkg/", "power/energy-ram/")
 
 @dataclass(frozen=True)
 class MeasuredEnergy:
-    """A measurement, and what it stands on: words for people."""
+    """A measurement, and the sources of its values as text."""
 
-    measured: Measured
+    measured: MeasuredProgram
     sources: tuple[str, ...]
 
 
 def measure(argv: Sequence[str], watts: float = 0.0, frequency: float = 0.0, limit: float = 3600.0
             ) -> MeasuredEnergy:
-    """Run a program on this node to its end, and measure it. `watts`: its power, where it cannot be
-    measured here. Raises MeasureError where the program fails, or its energy cannot be had."""
+    """Run a program on this node to its end, and measure it. `watts` is its power if it cannot be measured here;
+    `frequency` (GHz) is only stored. Raises MeasureError if the program fails, exceeds `limit` seconds, or its
+    energy is unknown."""
     if not shutil.which(argv[0]):
         raise MeasureError(f"{argv[0]}: no such file, or it is not a program")
     counters, refused = _counters()
@@ -60,7 +60,7 @@ def measure(argv: Sequence[str], watts: float = 0.0, frequency: float = 0.0, lim
         except OSError as error:
             raise MeasureError(f"{argv[0]}: {error.strerror}") from None
         seconds = time.monotonic() - begun
-        said = of_perf(report.read_text()) if report.exists() else {}
+        said = parse_perf_counts(report.read_text()) if report.exists() else {}
     if code:
         raise MeasureError(f"{argv[0]} ended with {code}: nothing is written")
     sources: list[str] = []
@@ -79,7 +79,7 @@ def measure(argv: Sequence[str], watts: float = 0.0, frequency: float = 0.0, lim
     tpi = 1000 * said.get("cache-misses", 0.0) / instructions if instructions else 0.0
     sources.append("cycles and cache misses by perf" if cpi else
                    "no cycles: perf cannot count here, so other frequencies cannot be predicted")
-    return MeasuredEnergy(Measured(seconds, watts, cpi, tpi, frequency), tuple(sources))
+    return MeasuredEnergy(MeasuredProgram(seconds, watts, cpi, tpi, frequency), tuple(sources))
 
 
 def _counters() -> tuple[dict[str, tuple[int, int]], str]:
@@ -90,7 +90,7 @@ def _counters() -> tuple[dict[str, tuple[int, int]], str]:
 
 
 def usable_events() -> tuple[str, ...]:
-    """The events that perf counts for this user here."""
+    """Return the events that perf can count for this user on this node."""
     perf = shutil.which("perf")
     if perf is None:
         return ()
@@ -102,13 +102,13 @@ def usable_events() -> tuple[str, ...]:
                                    capture_output=True, text=True, timeout=30)
         except (OSError, subprocess.TimeoutExpired):
             return ()
-        if tried.returncode == 0 and event in of_perf(tried.stderr):
+        if tried.returncode == 0 and event in parse_perf_counts(tried.stderr):
             found.append(event)
     return tuple(found)
 
 
-def of_perf(text: str) -> dict[str, float]:
-    """The counts of `perf stat -x,` by event, of those that were counted."""
+def parse_perf_counts(text: str) -> dict[str, float]:
+    """Return the counts of `perf stat -x,` by event; events that were not counted are left out."""
     found = {}
     for line in text.splitlines():
         words = line.split(",")
@@ -117,8 +117,8 @@ def of_perf(text: str) -> dict[str, float]:
     return found
 
 
-def of_slurm(job: str) -> MeasuredEnergy:
-    """What Slurm's accounting has of a job or step that has run: seconds, and watts of a node. Raises
+def slurm_seconds(job: str) -> MeasuredEnergy:
+    """Return from Slurm's accounting the seconds of a job or step that has run, and its mean watts per node. Raises
     MeasureError."""
     command = ["sacct", "-n", "-P", "-X" if "." not in job else "-P", "-j", job, "-o",
                "ElapsedRaw,ConsumedEnergyRaw,NNodes"]
@@ -136,4 +136,4 @@ def of_slurm(job: str) -> MeasuredEnergy:
     if seconds <= 0 or joules <= 0 or nodes < 1:
         raise MeasureError(f"Slurm's accounting has no energy of {job}: the site does not gather it "
                            "(AcctGatherEnergyType)")
-    return MeasuredEnergy(Measured(seconds, joules / seconds / nodes), (f"Slurm's accounting of {job}",))
+    return MeasuredEnergy(MeasuredProgram(seconds, joules / seconds / nodes), (f"Slurm's accounting of {job}",))

@@ -1,4 +1,4 @@
-"""The file of measured programs, as `vrm energy measure` writes it."""
+"""Writes the database of measured programs for `vrm energy measure`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from pathlib import Path
 import yaml
 
 from vrm.ext.energy.database import read_programs
-from vrm.model.measured.energy import Measured
+from vrm.model.measured.energy import MeasuredProgram
 from vrm.system.files import write_atomically
 
 
-def write_program(path: str | os.PathLike[str], app: str, name: str, measured: Measured) -> None:
-    """Put a measurement into a database; it replaces an earlier one; a file that is not there is
-    made. Raises ConfigError where the file is not a database, OSError where it cannot be written."""
+def write_program(path: str | os.PathLike[str], app: str, name: str, measured: MeasuredProgram) -> None:
+    """Write a measurement into a database, replacing an earlier one of the same program and class (`name`); create
+    the file if it does not exist. Raises ConfigError if the file is not a database, OSError if it cannot be
+    written."""
     known: dict[str, dict[str, dict[str, float]]] = {}
     if os.path.lexists(path):
         read_programs(path)
@@ -34,5 +35,5 @@ def write_program(path: str | os.PathLike[str], app: str, name: str, measured: M
 
 
 def yaml_word(text: str) -> str:
-    """A name as YAML has it."""
+    """Return a name in YAML syntax."""
     return yaml.safe_dump(text, default_style='"').strip() if not text.isidentifier() else text

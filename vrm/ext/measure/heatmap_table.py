@@ -1,7 +1,7 @@
-"""Heatmaps for people: a table for the terminal, and a picture (PNG, SVG, PDF) by matplotlib.
+"""Shows heatmaps: as a table for the terminal, and as a picture (PNG, SVG, PDF) with matplotlib.
 
-Colours: blue where sharing helps, red where it hurts, white at 1; this scale is told apart with any
-colour vision, and every cell has its number.
+Colours: blue if sharing is faster, red if it is slower, white at 1. This scale can be distinguished with any colour
+vision, and every cell shows its number.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ SPARE = "spare"
 
 
 @dataclass(frozen=True)
-class Grid:
-    """What is shown: `values[row][column]`, None where nothing is known, with their labels.
+class HeatmapGrid:
+    """The values to show: `values[row][column]`, None if unknown, with labels of rows and columns.
 
-    `neutral` is the value that neither helps nor hurts, `better` +1 where larger values are the
-    better ones, -1 for ranks. `note` says below what the values are. `marks` stand behind values, by
-    row and column.
+    `neutral` is the value without gain or loss; `better` is +1 if larger values are better (speed-ups), -1 if
+    smaller ones are (ranks). `note` is printed below. `marks` are printed after values, by row and column.
     """
 
     rows: tuple[str, ...]
@@ -41,11 +40,11 @@ class Grid:
     marks: Mapping[tuple[int, int], str] = field(default_factory=dict)
 
 
-def grid_of(heatmap: Heatmap, speedups: Speedups | None, against: str = "compact") -> Grid:
-    """The speed-ups (against compact or spare) as a grid, or the ranks where there are none.
+def grid_of(heatmap: Heatmap, speedups: Speedups | None, against: str = "compact") -> HeatmapGrid:
+    """Return the speed-ups (against compact or spare) as a grid, or the ranks if there are no speed-ups.
 
-    A row is the application whose speed is told, a column its partner; against compact, the
-    column `alone` has the spare speed-ups where they are known.
+    A row is the application whose speed is shown, a column its partner. Against compact, an extra column `alone`
+    has the spare speed-ups, if known.
     """
     if speedups is None:
         return _ranks(heatmap)
@@ -68,12 +67,12 @@ def grid_of(heatmap: Heatmap, speedups: Speedups | None, against: str = "compact
     known = [value for line in cells for value in line[:len(columns)] if value is not None]
     note = f"row: the one that is sped up, column: its partner; above 1 sharing helps; mean " \
            f"{sum(known) / len(known):.2f} of {len(known)} pairs" if known else "no pairs known"
-    return Grid(tuple(short[row] for row in rows), tuple(labels), tuple(map(tuple, cells)), title,
-                note, 1.0, +1, 2)
+    return HeatmapGrid(tuple(short[row] for row in rows), tuple(labels), tuple(map(tuple, cells)), title,
+                       note, 1.0, +1, 2)
 
 
-def marked(grid: Grid, speedups: Speedups | None, sources: Mapping[tuple[str, str], str]) -> Grid:
-    """The grid with the sources of its values: `~` behind one that was learned, `?` behind one that was guessed."""
+def marked(grid: HeatmapGrid, speedups: Speedups | None, sources: Mapping[tuple[str, str], str]) -> HeatmapGrid:
+    """Mark the sources of the values in the grid: `~` after a learned value, `?` after a guessed one."""
     if speedups is None or not any(sources.values()):
         return grid
     rows = _in_order(speedups.pairs)
@@ -87,19 +86,19 @@ def marked(grid: Grid, speedups: Speedups | None, sources: Mapping[tuple[str, st
                                            "others measured")
 
 
-def _ranks(heatmap: Heatmap) -> Grid:
+def _ranks(heatmap: Heatmap) -> HeatmapGrid:
     rows = list(heatmap.ranks)
     partners = {partner: None for row in heatmap.ranks.values() for partner in row}
     columns = [row for row in rows if row in partners] + [name for name in sorted(partners)
                                                           if name not in rows]
     cells = tuple(tuple(heatmap.ranks[row].get(column) for column in columns) for row in rows)
     largest = max((value for row in cells for value in row if value is not None), default=1.0)
-    return Grid(tuple(rows), tuple(columns), cells, "Rank of the partner",
-                "row: an application, column: its partner; 1 is the best", (largest + 1) / 2, -1, 0)
+    return HeatmapGrid(tuple(rows), tuple(columns), cells, "Rank of the partner",
+                       "row: an application, column: its partner; 1 is the best", (largest + 1) / 2, -1, 0)
 
 
 def _in_order(names: Mapping[str, object]) -> list[str]:
-    """By application and class, then by ranks as numbers: `cg.D.64` before `cg.D.256`."""
+    """Sort by application and class, then by ranks as numbers: `cg.D.64` before `cg.D.256`."""
     def key(name: str) -> tuple[str, int, str]:
         head, _, tail = name.rpartition(".")
         return (head, int(tail), "") if tail.isdigit() else (name, 0, tail)
@@ -107,7 +106,7 @@ def _in_order(names: Mapping[str, object]) -> list[str]:
 
 
 def _short(names: Sequence[str]) -> dict[str, str]:
-    """The names, without the ranks where all have the same, and without the class, too."""
+    """Return shortened names: without the ranks if all have the same rank count and the names stay distinct."""
     words = {name: name.split(".") for name in names}
     width = max((len(part) for part in words.values()), default=1)
     for drop in (2, 1):
@@ -119,8 +118,8 @@ def _short(names: Sequence[str]) -> dict[str, str]:
     return {name: name for name in names}
 
 
-def table(grid: Grid) -> str:
-    """The grid as text."""
+def table(grid: HeatmapGrid) -> str:
+    """Return the grid as text."""
     def word(value: float | None) -> str:
         return "-" if value is None else f"{value:.{grid.digits}f}"
     lines = [["", *grid.columns]]
@@ -129,8 +128,8 @@ def table(grid: Grid) -> str:
     return "\n".join([grid.title, aligned(lines, right=range(1, len(lines[0]))), grid.note]) + "\n"
 
 
-def draw(grid: Grid, path: Path, machine: str = "") -> None:
-    """Draw the grid into a file whose ending names the format; PictureError when that fails."""
+def draw(grid: HeatmapGrid, path: Path, machine: str = "") -> None:
+    """Draw the grid into a file whose suffix is the format. Raises PictureError if that fails."""
     if path.suffix.lower() not in FORMATS:
         raise PictureError(f"{path}: a picture ends in {', '.join(FORMATS)}")
     if not grid.rows:
@@ -140,7 +139,7 @@ def draw(grid: Grid, path: Path, machine: str = "") -> None:
     from matplotlib.colors import TwoSlopeNorm
     from matplotlib.ticker import MaxNLocator
     known = [value for row in grid.values for value in row if value is not None]
-    # As far on both sides of the neutral value, and never so near that noise looks like a result.
+    # A symmetric range around the neutral value, with a minimum width, so that noise does not look like a result.
     least = 0.1 if grid.better > 0 else 0.5
     reach = max(least, max(abs(value - grid.neutral) for value in known)) if known else least
     norm = TwoSlopeNorm(vmin=grid.neutral - reach, vcenter=grid.neutral, vmax=grid.neutral + reach)
@@ -148,7 +147,7 @@ def draw(grid: Grid, path: Path, machine: str = "") -> None:
         bad="0.9")
     numbers = [[math.nan if value is None else value for value in row] for row in grid.values]
     rows, columns = len(grid.rows), len(grid.columns)
-    # Text of 8 points needs cells of this size in inches.
+    # Size in inches: text of 8 points needs cells of 0.52 x 0.42 inches.
     width, height = 0.52 * columns + 2.4, 0.42 * rows + 1.8
     figure, axes = plots.subplots(figsize=(max(width, 5.0), max(height, 3.0)),
                                    layout="constrained")

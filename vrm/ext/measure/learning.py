@@ -1,9 +1,10 @@
-"""The database of programs from jobs that have run: those whose energy was measured on a node of their own, and
-runs that are made for it, one on a node of each class.
+"""Fills the database of programs from jobs that have run: ordinary jobs whose energy was measured on a node of
+their own, and calibration runs, one on a node of each class.
 
-A job counts that completed alone on one node, at the node's own frequency, with the energy of its counters
-(column `metered` of `jobs.csv`). Of the jobs of a program on a class, those with the most cores count: an entry
-is about a node in full use. A program that ran with several arguments is left out: it is several programs.
+A job counts if it completed alone on one node, at the node's own frequency, with energy measured by counters
+(column `metered` of `jobs.csv`). Of the jobs of a program on a class, only those with the most cores count: an
+entry is about a fully used node. A program that ran with several arguments is left out, because these may behave
+like different programs.
 """
 
 from __future__ import annotations
@@ -15,26 +16,26 @@ from collections.abc import Callable, Iterable, Sequence
 
 from vrm.ext.measure.bench import MeasureError
 from vrm.model.cluster import Cluster
-from vrm.model.measured.energy import Measured, Programs
+from vrm.model.measured.energy import MeasuredProgram, Programs
 from vrm.results.jobs import JobRow
 from vrm.ext.generate.npb import rank_counts
 
 ClassOf = Callable[[str], str | None]
-"""The class of a node, by its name."""
+"""A function that returns the class of a node, given its name."""
 
 
 @dataclass
-class Learnt:
-    """What jobs say, by program and class, from how many jobs of how many cores; why others say nothing, with
-    their number."""
+class LearnedTimes:
+    """`found`: by program and class, the measurement, the number of jobs, and their cores. `left_out`: the number
+    of jobs that do not count, by reason."""
 
-    found: dict[tuple[str, str], tuple[Measured, int, int]] = field(default_factory=dict)
+    found: dict[tuple[str, str], tuple[MeasuredProgram, int, int]] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
 
 
-def learn(rows: Iterable[JobRow], class_of: ClassOf, watts: float = 0.0) -> Learnt:
-    """What these jobs say; `watts`: what a node draws with any of them, where nothing measures it."""
-    learnt = Learnt()
+def learn(rows: Iterable[JobRow], class_of: ClassOf, watts: float = 0.0) -> LearnedTimes:
+    """Compute the entries from these jobs. `watts` is the power of a node with any of them, if it was not measured."""
+    learnt = LearnedTimes()
     jobs: dict[tuple[str, str], list[JobRow]] = {}
     arguments: dict[str, set[str]] = {}
     for row in rows:
@@ -58,7 +59,7 @@ def learn(rows: Iterable[JobRow], class_of: ClassOf, watts: float = 0.0) -> Lear
         widest = [row for row in there if row.processors == cores]
         learnt.left_out["had fewer cores than others of their program"] += len(there) - len(widest)
         seconds = [(row.end or 0.0) - (row.start or 0.0) for row in widest]
-        learnt.found[app, name] = Measured(
+        learnt.found[app, name] = MeasuredProgram(
             fmean(seconds), watts or sum(row.power * time for row, time in zip(widest, seconds)) / sum(seconds)
         ), len(widest), cores
     learnt.left_out = +learnt.left_out
@@ -66,15 +67,15 @@ def learn(rows: Iterable[JobRow], class_of: ClassOf, watts: float = 0.0) -> Lear
 
 
 def feature(name: str) -> str:
-    """A feature that nodes of a class have in a calibration: its name in letters that features may have."""
+    """Return the node feature that represents a class in a calibration: its name in letters that features may have."""
     return "class-" + name.encode().hex()
 
 
 def calibration(apps: Sequence[str], cluster: Cluster, programs: Programs, seconds: float, only: str = ""
                 ) -> list[str]:
-    """Queue lines of the runs that the database lacks: each program once on one node of each class (`only`: of
-    this one, which all nodes are of where none has a class), with as many ranks as the node has cores, or as its
-    rule allows. MeasureError where no node has a class."""
+    """Return the queue lines of the runs that the database lacks: each program once on one node of each class, with
+    as many ranks as the node has cores, or as the program's rule allows. `only` restricts the runs to one class;
+    all nodes belong to it if no node has a class. Raises MeasureError if no node has a class, or the class `only`."""
     classes = {node.power.name: node for node in reversed(cluster.nodes) if node.power is not None}
     marked = bool(classes)
     if only:

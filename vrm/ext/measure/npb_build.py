@@ -1,9 +1,9 @@
-"""Builds the official NAS Parallel Benchmarks (NPB-MPI 3.3 and 3.4), or the bundled ones, and
-installs the executables where the configuration looks for programs.
+"""Builds the official NAS Parallel Benchmarks (NPB-MPI 3.3 and 3.4), or the bundled ones, and installs the
+executables in the configuration's directory of programs.
 
-Of the official source nothing is bundled: the user names the archive or the unpacked directory.
-It is never written to; every program is built in a copy of its own, several at a time. Flags that
-old Fortran and C want from newer compilers are added when a compiler has complained, not before.
+vrm does not include the official source: the user names the archive or the unpacked directory. It is never
+modified; every program is built in its own copy, several at a time. Flags that make newer compilers accept the old
+Fortran and C code are added only after a compiler has reported an error.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ NO_COMPILER = ("install an MPI with its compilers (Debian: apt install gcc gfort
 
 
 class BuildError(Exception):
-    """Nothing can be built; the text says why and what to do."""
+    """Nothing can be built; the text gives the reason and the remedy."""
 
 
 @dataclass(frozen=True)
-class Built:
-    """What became of one executable; `message` is the first error when `status` is FAILED,
-    `flags` what had to be added for the compilers."""
+class BuildResult:
+    """The result for one executable; `message` is the first error if `status` is FAILED, `flags` are the flags
+    added for the compilers."""
 
     app: str
     problem_class: str
@@ -56,10 +56,10 @@ class Built:
 
 
 @dataclass(frozen=True)
-class Remedy:
-    """A complaint of a compiler, and the flag that makes it accept what it complains of.
+class CompilerRemedy:
+    """An error message of a compiler, and the flag that makes the compiler accept the code.
 
-    `language` is Fortran or C, whose flags get it; linking uses the flags, too.
+    `language` is Fortran or C: the flag is added for this language, also for linking.
     """
 
     complaint: re.Pattern[str]
@@ -69,26 +69,26 @@ class Remedy:
 
 REMEDIES = (
     # gfortran 10 and newer; before, both were accepted silently.
-    Remedy(re.compile(r"Error: (?:Type|Rank) mismatch (?:between actual argument|in argument)"),
-           "Fortran", "-fallow-argument-mismatch"),
-    Remedy(re.compile(r"Error: .*(?:BOZ|-fno-allow-invalid-boz)"), "Fortran",
-           "-fallow-invalid-boz"),
+    CompilerRemedy(re.compile(r"Error: (?:Type|Rank) mismatch (?:between actual argument|in argument)"),
+                   "Fortran", "-fallow-argument-mismatch"),
+    CompilerRemedy(re.compile(r"Error: .*(?:BOZ|-fno-allow-invalid-boz)"), "Fortran",
+                   "-fallow-invalid-boz"),
     # gcc 14 and newer.
-    Remedy(re.compile(r"error: .*implicit(?:ly)? declar"), "C",
-           "-Wno-error=implicit-function-declaration"),
-    Remedy(re.compile(r"error: .*(?:type defaults to .int|-Wimplicit-int)"), "C",
-           "-Wno-error=implicit-int"),
+    CompilerRemedy(re.compile(r"error: .*implicit(?:ly)? declar"), "C",
+                   "-Wno-error=implicit-function-declaration"),
+    CompilerRemedy(re.compile(r"error: .*(?:type defaults to .int|-Wimplicit-int)"), "C",
+                   "-Wno-error=implicit-int"),
     # gcc 10 and newer: tentative definitions in several files.
-    Remedy(re.compile(r"multiple definition of"), "C", "-fcommon"),
+    CompilerRemedy(re.compile(r"multiple definition of"), "C", "-fcommon"),
     # Static arrays above 2 GB: large classes on few ranks.
-    Remedy(re.compile(r"relocation truncated to fit"), "Fortran", "-mcmodel=medium"),
-    Remedy(re.compile(r"relocation truncated to fit"), "C", "-mcmodel=medium"),
+    CompilerRemedy(re.compile(r"relocation truncated to fit"), "Fortran", "-mcmodel=medium"),
+    CompilerRemedy(re.compile(r"relocation truncated to fit"), "C", "-mcmodel=medium"),
 )
 
 
 @dataclass(frozen=True)
-class Tools:
-    """The compilers; `fortran` is None where there is none, `why` then says what is missing."""
+class Compilers:
+    """The compilers; `fortran` is None if there is none, and `why` gives the reason."""
 
     mpicc: str
     fortran: str | None
@@ -96,9 +96,9 @@ class Tools:
     why: str = ""
 
 
-def find_tools(mpicc: str | None = None, fortran: str | None = None) -> Tools:
-    """The MPI compilers at hand: those named, else the ones on PATH. Raises BuildError without a
-    C compiler or without make; without a Fortran compiler the programs in C can still be built."""
+def find_tools(mpicc: str | None = None, fortran: str | None = None) -> Compilers:
+    """Return the MPI compilers: those given, else those on PATH. Raises BuildError without a C compiler or without
+    make; without a Fortran compiler the programs in C can still be built."""
     make = shutil.which("make") or shutil.which("gmake")
     if make is None:
         raise BuildError("no make on PATH; install it (Debian: apt install make)")
@@ -106,29 +106,29 @@ def find_tools(mpicc: str | None = None, fortran: str | None = None) -> Tools:
     if found is None:
         what = f"no MPI C compiler {mpicc}" if mpicc else "no mpicc on PATH"
         raise BuildError(f"{what}; {NO_COMPILER.format(option='--mpicc PATH')}")
-    why = _does_not_work(found)
+    why = _compiler_fault(found)
     if why:
         raise BuildError(f"{found} does not work ({why}); "
                          + NO_COMPILER.format(option="--mpicc PATH"))
-    # The one beside mpicc belongs to the same MPI.
+    # A compiler in the directory of mpicc belongs to the same MPI.
     wished = [fortran] if fortran else ["mpifort", "mpif90", "mpif77"]
     beside = str(Path(found).parent)
     path = os.environ.get("PATH", os.defpath)
     for name in wished:
         candidate = shutil.which(name, path=beside) or shutil.which(name, path=path)
         if candidate:
-            why = _does_not_work(candidate)
+            why = _compiler_fault(candidate)
             if not why:
-                return Tools(found, candidate, make)
+                return Compilers(found, candidate, make)
             why = f"{candidate} does not work ({why})"
             break
     else:
         why = f"no MPI Fortran compiler {fortran or '(mpifort, mpif90)'} found"
-    return Tools(found, None, make, f"{why}; {NO_COMPILER.format(option='--mpifc PATH')}")
+    return Compilers(found, None, make, f"{why}; {NO_COMPILER.format(option='--mpifc PATH')}")
 
 
-def _does_not_work(compiler: str) -> str:
-    """Why a compiler wrapper cannot compile, "" if it can: the compiler it runs may be missing."""
+def _compiler_fault(compiler: str) -> str:
+    """Return why a compiler wrapper cannot compile, "" if it can: the compiler that it calls may be missing."""
     done = _run([compiler, "--version"], Path.cwd())
     return "" if done.returncode == 0 else (done.stdout.strip().splitlines() or ["no message"])[0]
 
@@ -138,25 +138,25 @@ def _does_not_work(compiler: str) -> str:
 
 @dataclass(frozen=True)
 class NpbSource:
-    """An unpacked NPB-MPI. Where executables are made for a fixed number of ranks (3.3)
-    `by_ranks` is true. `others` are further ones in the same archive or directory, not taken."""
+    """An unpacked NPB-MPI. `by_ranks` is true if executables are built for a fixed number of ranks (3.3). `others`
+    are further suites in the same archive or directory, which are not used."""
 
     directory: Path
     by_ranks: bool
     others: tuple[Path, ...] = ()
 
     def apps(self) -> list[str]:
-        """The programs that are there."""
+        """Return the programs in the suite."""
         return [path.parent.name.lower() for path in _makefiles(self.directory)]
 
 
 def _makefiles(root: Path) -> list[Path]:
-    """The makefiles of the programs, whose directories have names of two capitals."""
+    """Return the makefiles of the programs, whose directories have names of two capital letters."""
     return sorted(root.glob("[A-Z][A-Z]/Makefile"))
 
 
 def open_source(path: Path, scratch: Path) -> NpbSource:
-    """The NPB-MPI in an archive (unpacked into `scratch`) or directory; BuildError if none is."""
+    """Find the NPB-MPI in a directory or an archive (unpacked into `scratch`). Raises BuildError if there is none."""
     path = Path(path)
     if path.is_dir():
         top = path
@@ -182,8 +182,8 @@ def open_source(path: Path, scratch: Path) -> NpbSource:
 
 
 def _find_mpi(top: Path) -> list[Path]:
-    """The directories that have an NPB's layout and use MPI, from the top down; of several on
-    one level the newest version first."""
+    """Return the directories that have the layout of an NPB and use MPI, from the top level down; on one level the
+    newest version first."""
     found: list[Path] = []
     for level in ([top], top.glob("*/"), top.glob("*/*/")):
         for place in sorted(level, key=_version, reverse=True):
@@ -195,12 +195,13 @@ def _find_mpi(top: Path) -> list[Path]:
 
 
 def _version(place: Path) -> tuple[list[int], str]:
-    """What sorts NPB3.4-MPI behind NPB3.3-MPI: the numbers of the name, then the name."""
+    """Return a sort key that puts NPB3.4-MPI after NPB3.3-MPI: the numbers of the name, then the name."""
     return [int(digits) for digits in re.findall(r"\d+", place.name)], place.name
 
 
 def _unpack(archive: Path, into: Path) -> None:
-    """Unpack files and directories that lie inside the archive's own tree; BuildError else."""
+    """Unpack files and directories. Raises BuildError for one outside the archive's own tree, and for a bad
+    archive."""
     try:
         with tarfile.open(archive) as tar:
             for member in tar:
@@ -218,7 +219,7 @@ def _unpack(archive: Path, into: Path) -> None:
                         shutil.copyfileobj(content, file)
                     os.chmod(into / target, 0o755 if member.mode & 0o100 else 0o644)
                     os.utime(into / target, (member.mtime, member.mtime))
-                # The suite has neither links nor devices: anything else is passed over.
+                # The suite has neither links nor devices: other members are ignored.
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise BuildError(f"{archive}: not an archive, or not complete (expected a .tar, compressed or "
                          "not); download it again") from error
@@ -230,8 +231,8 @@ def _unpack(archive: Path, into: Path) -> None:
 # ---------------------------------------------------------------------------------- building
 
 
-def make_def(tools: Tools, fortran_flags: Sequence[str], c_flags: Sequence[str]) -> str:
-    """The text of config/make.def, for 3.3 and 3.4."""
+def make_def(tools: Compilers, fortran_flags: Sequence[str], c_flags: Sequence[str]) -> str:
+    """Return the text of config/make.def, for 3.3 and 3.4."""
     fortran = tools.fortran or "false"
     return f"""# Written by vrm npb build.
 MPIFC = {fortran}
@@ -255,7 +256,7 @@ CONVERTFLAG = -DFORTRAN_REC_SIZE=1
 
 
 def suite_def(apps: Sequence[str], classes: Sequence[str], ranks: Sequence[int] = ()) -> str:
-    """The text of config/suite.def: a line for each program, class and (in 3.3) rank count."""
+    """Return the text of config/suite.def: a line for each program, class and (in 3.3) rank count."""
     return "# Written by vrm npb build.\n" + "".join(
         f"{app}\t{problem_class}{tail}\n" for app in apps for problem_class in classes
         for tail in ([f"\t{count}" for count in ranks] or [""]))
@@ -263,7 +264,8 @@ def suite_def(apps: Sequence[str], classes: Sequence[str], ranks: Sequence[int] 
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """What is to be built: programs, classes, rank counts (for 3.3), flags and the target."""
+    """What to build: programs, classes, target directory, rank counts (for 3.3), flags, and the number of programs
+    built at a time."""
 
     apps: tuple[str, ...]
     classes: tuple[str, ...]
@@ -273,17 +275,17 @@ class BuildRequest:
     jobs: int = 1
 
 
-Report = Callable[[Built], None]
+Report = Callable[[BuildResult], None]
 
 
-def build_official(path: Path, order: BuildRequest, tools: Tools, report: Report,
+def build_official(path: Path, order: BuildRequest, tools: Compilers, report: Report,
                    work: Path | None = None,
-                   note: Callable[[str], None] = lambda text: None) -> list[Built]:
-    """Build an NPB-MPI and install what could be built in `order.out`. `note` is given what the
-    user should know before: which of several suites is taken.
+                   note: Callable[[str], None] = lambda text: None) -> list[BuildResult]:
+    """Build an NPB-MPI and install the successful executables in `order.out`. `note` is called with information
+    that the user should see first: which of several suites is used.
 
-    `work`: where to build; it is kept, with make.def, suite.def and a log of each program. Else a
-    temporary directory is used. Raises BuildError when nothing can be built.
+    `work` is the directory to build in; it is kept, with make.def, suite.def and a log of each program. By default
+    a temporary directory is used. Raises BuildError if nothing can be built.
     """
     try:
         order.out.mkdir(parents=True, exist_ok=True)
@@ -304,14 +306,14 @@ def build_official(path: Path, order: BuildRequest, tools: Tools, report: Report
             try:
                 return [result for task in tasks for result in task.result()]
             except BaseException:
-                halt.set()  # Ctrl-C: the programs not begun yet are left out
+                halt.set()  # Ctrl-C: executables not started yet are not built
                 raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _choice(source: NpbSource, path: Path) -> str:
-    """Which of several suites is taken, and how to take another."""
+    """Return a message: which of several suites is used, and how to choose another."""
     others = ", ".join(other.name for other in source.others)
     choose = "unpack it and name" if path.is_file() else "name"
     return (f"{path} holds several suites: {source.directory.name} is taken, not {others}; to "
@@ -320,8 +322,8 @@ def _choice(source: NpbSource, path: Path) -> str:
 
 
 def _work_directory(work: Path, order: BuildRequest) -> Path:
-    """Make the directory to build in. What lies there under a program's name is replaced, unless
-    somebody else has put it there."""
+    """Create the directory to build in. Directories of the programs that an earlier build left there are replaced;
+    raises BuildError for one that vrm did not make."""
     try:
         work.mkdir(parents=True, exist_ok=True)
         for tree in (work / app for app in order.apps):
@@ -347,11 +349,11 @@ def _check(source: NpbSource, order: BuildRequest, path: Path) -> None:
                          "such as bt.A.4; say which with --ranks 1,4,16")
 
 
-def _build_app(app: str, source: NpbSource, order: BuildRequest, tools: Tools, place: Path, report: Report,
-               halt: threading.Event) -> list[Built]:
+def _build_app(app: str, source: NpbSource, order: BuildRequest, tools: Compilers, place: Path, report: Report,
+               halt: threading.Event) -> list[BuildResult]:
     """Build a program in all its classes in a copy of the tree."""
     tree = place / app
-    # Only what this program needs; old objects and executables of the user stay where they are.
+    # Copy only what this program needs, without old object files and executables of the user.
     others = {name.upper() for name in source.apps()} - {app.upper()}
     shutil.copytree(source.directory, tree, symlinks=True, ignore=lambda folder, names: [
         name for name in names if name.endswith((".o", ".mod", ".obj"))
@@ -359,14 +361,14 @@ def _build_app(app: str, source: NpbSource, order: BuildRequest, tools: Tools, p
     (tree / "bin").mkdir()
     for script in (tree / "sys").iterdir():
         if script.name.startswith("print_"):
-            script.chmod(0o755)  # archives made on other systems lose the bit
+            script.chmod(0o755)  # archives made on other systems lose the executable bit
     (tree / "config" / "suite.def").write_text(suite_def([app], order.classes, order.ranks))
     added: dict[str, list[str]] = {"Fortran": [], "C": []}
-    results: list[Built] = []
+    results: list[BuildResult] = []
     for problem_class in order.classes:
         for count in (order.ranks if source.by_ranks else (0,)):
             name = f"{app}.{problem_class}.{count or 'x'}"
-            built = Built(app, problem_class, order.out / name, BUILT)
+            built = BuildResult(app, problem_class, order.out / name, BUILT)
             if halt.is_set():
                 return results
             if tools.fortran is None and app not in C_PROGRAMS:
@@ -378,8 +380,8 @@ def _build_app(app: str, source: NpbSource, order: BuildRequest, tools: Tools, p
     return results
 
 
-def _build_one(built: Built, tree: Path, order: BuildRequest, tools: Tools, ranks: int,
-               added: dict[str, list[str]]) -> Built:
+def _build_one(built: BuildResult, tree: Path, order: BuildRequest, tools: Compilers, ranks: int,
+               added: dict[str, list[str]]) -> BuildResult:
     command = [tools.make, built.app, f"CLASS={built.problem_class}"]
     command += [f"NPROCS={ranks}"] if ranks else []
     log = tree / f"{built.path.name}.log"
@@ -403,7 +405,7 @@ def _build_one(built: Built, tree: Path, order: BuildRequest, tools: Tools, rank
     if not made.is_file():
         return replace(built, status=FAILED, message=f"make reported no error, but did not build "
                                                      f"{made.name}")
-    # Copied aside and renamed: nobody sees half an executable, a running one stays whole.
+    # Copied under another name and renamed: the target is never incomplete, a running executable stays intact.
     partial = built.path.with_name(f".{built.path.name}.{os.getpid()}")
     try:
         shutil.copy2(made, partial)
@@ -417,10 +419,10 @@ def _build_one(built: Built, tree: Path, order: BuildRequest, tools: Tools, rank
 
 
 def _run(command: Sequence[str], directory: Path) -> subprocess.CompletedProcess[str]:
-    """Run to the end, in English, with all output in one text; cannot be started: status 127.
+    """Run a command to its end, in English, with all output in one text. Status 127 if it cannot be started.
 
-    In a session of its own: Ctrl-C, which vrm obeys after the program being built, is not to look
-    like an error of its compiler.
+    It runs in its own session: otherwise Ctrl-C would end the compiler too, which would look like a compile error
+    before vrm handles the interrupt.
     """
     try:
         return subprocess.run(command, cwd=directory, stdin=subprocess.DEVNULL, text=True,
@@ -438,9 +440,9 @@ _MAKE = re.compile(r"g?make(?:\[\d+\])?: ")
 
 
 def first_error(output: str, status: int) -> str:
-    """The first error in the output of a compiler, with its place in the source.
+    """Return the first error in the output of a compiler, with its location in the source.
 
-    gfortran writes the place some lines above its `Error:`, the others on the same line.
+    gfortran prints the location some lines above its `Error:`, other compilers on the same line.
     """
     place = ""
     lines = [line.rstrip() for line in output.splitlines()]
@@ -450,7 +452,7 @@ def first_error(output: str, status: int) -> str:
             place = f"{found[1]}:{found[2]}: "
         elif _ERROR.search(line):
             return f"{place}{line.strip()}" if line.startswith("Error:") else line.strip()
-    # Else the last words before make's own.
+    # Otherwise the last line that make did not print itself.
     last = [line.strip() for line in lines if line.strip() and not _MAKE.match(line)]
     return last[-1] if last else f"make ended with status {status} and printed nothing"
 
@@ -459,8 +461,8 @@ def first_error(output: str, status: int) -> str:
 
 
 def bundled() -> ModuleType:
-    """The build program of the bundled benchmarks: in npb/ of a checkout, or in the package of an
-    installed vrm. BuildError where they were left out."""
+    """Import the build program of the bundled benchmarks: from npb/ of a checkout, or from the package of an
+    installed vrm. Raises BuildError if it is not installed."""
     package = Path(vrm.__file__).resolve().parent
     places = [package / "npb" / "build.py", package.parent / "npb" / "build.py"]
     path = next((place for place in places if place.is_file()), places[0])
@@ -469,19 +471,19 @@ def bundled() -> ModuleType:
         raise BuildError(f"the sources of the bundled programs are not in {path.parent}; install "
                          "vrm again, or name the official suite with --source NPB3.4.x.tar.gz")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclasses look themselves up there
+    sys.modules[spec.name] = module  # dataclasses look up their module there
     spec.loader.exec_module(module)
     return module
 
 
 def build_bundled(order: BuildRequest, mpicc: str | None, report: Report,
-                  extra_flags: Sequence[str] = ()) -> list[Built]:
-    """Build the bundled programs; raises BuildError when nothing can be built."""
+                  extra_flags: Sequence[str] = ()) -> list[BuildResult]:
+    """Build the bundled programs. Raises BuildError if nothing can be built."""
     program = bundled()
 
-    def convert(result: Any) -> Built:
-        return Built(result.app, result.problem_class, Path(result.path), result.status,
-                     result.message)
+    def convert(result: Any) -> BuildResult:
+        return BuildResult(result.app, result.problem_class, Path(result.path), result.status,
+                           result.message)
 
     try:
         return [convert(result) for result in program.build(

@@ -10,12 +10,11 @@ from vrm.ext.study.report.compare import COLOURS
 from vrm.ext.study.report.plotting import PictureError, picture
 
 Series = tuple[str, Sequence[tuple[float, float]]]
-"""A name, and from which time (seconds) on so many watts; see `vrm.results.energy.power_over_time`."""
+"""A label, and the power steps: (time in seconds, watts from then on); see `vrm.results.energy.power_over_time`."""
 
 
 def draw_power(path: Path, series: Sequence[Series], cap: Series | None = None) -> None:
-    """Write a picture (PNG or SVG) of some runs, with a cap where there is one. Raises
-    PictureError."""
+    """Draw a picture (PNG or SVG) of the power of some runs, with a power cap if given. Raises PictureError."""
     starts = [steps[0][0] for _, steps in series if steps]
     begin = min(starts, default=0.0)
     last = max((steps[-1][0] for _, steps in series if steps), default=1.0)

@@ -1,1 +1,1 @@
-"""What was measured of programs: files of heatmaps and of run times, and how fast jobs run next to others."""
+"""Measured values of programs: files of heatmaps and of run times, and the speed of jobs that share nodes."""

@@ -1,13 +1,13 @@
-"""How fast jobs run beside others, and with fewer cores: the model of a run whose neighbours change.
+"""The speed of jobs that share nodes, and of jobs with fewer cores: a run time model for changing neighbours.
 
-The model is that of the ELiSE group (JSSPP 2025; the measured speed-ups, with their definitions,
-are in `vrm.model.measured.speedups`). A job is as fast as its slowest part: over all neighbours on all its
-nodes the smallest speed-up. When neighbours change, the work that is left is done at the new
-speed; the compact time is the work. What was not measured is speed 1, and counted.
+The model is that of the ELiSE group (JSSPP 2025; the measured speed-ups, with their definitions, are in
+`vrm.model.measured.speedups`). A job is as fast as its slowest part: its speed is the smallest speed-up over all
+neighbours on all its nodes. The work of a job is its run time under compact. When neighbours change, the remaining
+work continues at the new speed. A pair that was not measured has speed 1, and the job is counted.
 
-A job that lends cores, or runs on borrowed ones, is slower by the share of its cores that it lacks:
-`ideal`, as if its work were spread evenly over those that it has, or as its slowest rank. Lender and
-borrower are neighbours.
+A job that lends cores, or runs on borrowed ones, is slower by the share of its cores that it lacks: with `ideal`,
+as if its work were spread evenly over its cores; otherwise, as slow as its slowest rank. Lender and borrower are
+neighbours.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from vrm.model.measured.speedups import Speedups, load_name
 from vrm.results.shares import shared
 
 
-class _Run:
-    """A running job: what is left of its work (s of compact time) at a moment, and its speed.
+class _RunningJob:
+    """A running job: its remaining work (s of compact time) at time `since`, and its speed.
 
-    `lacks` says for which company its speed, as of `looked`, was not measured. `beside` are the jobs on each
-    of its nodes, itself among them, where neighbours count.
+    `lacks` are the cases ("beside", "alone") in which its speed, as computed at `looked`, was not measured.
+    `beside` are the jobs on each of its nodes, including itself; empty if there are no measured speed-ups.
     """
 
     __slots__ = ("booking", "left", "since", "speed", "looked", "lacks", "beside")
@@ -40,36 +40,36 @@ class _Run:
         self.booking = booking
         self.left = left
         self.since = since
-        self.speed = -1.0  # not known yet
+        self.speed = -1.0  # not computed yet
         self.looked = since
         self.lacks: set[str] = set()
         self.beside: list[list[int]] = []
 
 
 def _programs(booking: Booking) -> list[tuple[Job, int]]:
-    """The programs of a job, each with its nodes."""
+    """Return the programs of a job, each with its nodes (a bit set)."""
     places = booking.placement.parts or (booking.placement,)
     return [(job, place.node_set) for job, place in zip(booking.job.parts, places)]
 
 
 class CoRunning:
-    """The speeds of the jobs on a cluster, as neighbours come and go."""
+    """Computes the speeds of the jobs on a cluster while neighbours start and end."""
 
     def __init__(self, cluster: Cluster, speedups: Speedups | None = None, ideal: bool = True
                  ) -> None:
         self.cluster = cluster
         self.ideal = ideal
         self.speedups = speedups
-        self._runs: dict[int, _Run] = {}
+        self._runs: dict[int, _RunningJob] = {}
         self._on_node: list[list[int]] = [[] for _ in cluster.nodes] if speedups is not None else []
-        self._shares: dict[int, set[int]] = {}  # where neighbours do not count: with whom jobs share cores
-        # Jobs for which a speed was wanted that was not measured, with their loads.
+        self._shares: dict[int, set[int]] = {}  # without speed-ups: the jobs with which each job shares cores
+        # Jobs that needed a speed that was not measured, with their loads.
         self._unmatched: dict[str, dict[int, str]] = {"beside": {}, "alone": {}}
 
     def started(self, booking: Booking, run: float, now: float) -> Iterable[tuple[int, float]]:
-        """A job of `run` seconds of work started: the jobs whose end changes, with their ends."""
+        """Add a job with `run` seconds of work that starts; return the jobs whose ends change, with their new ends."""
         job_id = booking.job.id
-        here = self._runs[job_id] = _Run(booking, run, now)
+        here = self._runs[job_id] = _RunningJob(booking, run, now)
         if self.speedups is None:
             if not shared(booking):
                 here.speed = 1.0
@@ -82,7 +82,8 @@ class CoRunning:
         return self._update(touched, now)
 
     def _share(self, job_id: int) -> set[int]:
-        """With whom a job shares cores that starts: lenders, borrowers, and who borrows of the same."""
+        """Return the jobs with which a starting job shares cores: lenders, borrowers, and other borrowers of the
+        same lender."""
         found: set[int] = set()
         for loan in self.cluster.loans.all:
             if job_id in loan[:2]:
@@ -96,14 +97,14 @@ class CoRunning:
         return found
 
     def _in_order(self, booking: Booking, others: Iterable[int]) -> list[int]:
-        """Jobs by the first node on which a job is, too."""
+        """Sort jobs by the first node that they have in common with a job."""
         def key(other: int) -> tuple[int, int]:
             common = booking.placement.node_set & self._runs[other].booking.placement.node_set
             return common & -common, other
         return sorted(others, key=key)
 
     def ended(self, booking: Booking, now: float) -> Iterable[tuple[int, float]]:
-        """A job left: the jobs whose end changes, with their new ends."""
+        """Remove a job that ended; return the jobs whose ends change, with their new ends."""
         job_id = booking.job.id
         ran = self._runs.pop(job_id)
         if self.speedups is None:
@@ -119,7 +120,7 @@ class CoRunning:
         return self._update(dict.fromkeys(chain.from_iterable(ran.beside)), now)
 
     def remaining(self, job_id: int, now: float) -> float:
-        """Work that is left of a running job, in seconds of compact time."""
+        """Return the remaining work of a running job, in seconds of compact time."""
         run = self._runs[job_id]
         return run.left - (now - run.since) * run.speed
 
@@ -136,14 +137,14 @@ class CoRunning:
                 ends.append((job_id, now + run.left / speed if speed else math.inf))
         return ends
 
-    def _speed(self, run: _Run) -> float:
-        """The speed beside its neighbours with the cores that it has."""
-        speed = 1.0 if self.speedups is None else self._company(run, self.speedups)
+    def _speed(self, run: _RunningJob) -> float:
+        """Return the speed of a job with its neighbours and its current cores."""
+        speed = 1.0 if self.speedups is None else self._speed_with_neighbours(run, self.speedups)
         booking = self.cluster.bookings[run.booking.job.id]
         return speed * self.cluster.loans.rate(self.cluster, booking, self.ideal)
 
-    def _company(self, run: _Run, speedups: Speedups) -> float:
-        """The smallest speed-up over all nodes of the job."""
+    def _speed_with_neighbours(self, run: _RunningJob, speedups: Speedups) -> float:
+        """Return the smallest speed-up over all nodes of the job."""
         job, placement = run.booking.job, run.booking.placement
         if placement.share != HALF:
             others = [other for loan in self.cluster.loans.all if job.id in loan[:2]
@@ -159,8 +160,9 @@ class CoRunning:
         speeds += [self._beside(run, other, speedups) for other in neighbours]
         return min(speeds)
 
-    def _coupled(self, run: _Run, neighbours: Iterable[int], speedups: Speedups) -> float:
-        """Return the smallest speed-up of all programs of a job, each next to all others on its nodes, also its own."""
+    def _coupled(self, run: _RunningJob, neighbours: Iterable[int], speedups: Speedups) -> float:
+        """Return the smallest speed-up over all programs of a job, each with all other programs on its nodes,
+        including those of the same job."""
         mine = _programs(run.booking)
         around = [*mine, *chain.from_iterable(_programs(self._runs[other].booking) for other in neighbours)]
         speeds = []
@@ -172,20 +174,20 @@ class CoRunning:
                 speeds.append(self._measured(speedups.alone(job.app, job.procs), run, "alone"))
         return min(speeds)
 
-    def _beside(self, run: _Run, other: int, speedups: Speedups) -> float:
+    def _beside(self, run: _RunningJob, other: int, speedups: Speedups) -> float:
         job, beside = run.booking.job, self._runs[other].booking.job
         return self._measured(speedups.beside(job.app, job.procs, beside.app, beside.procs), run,
                               "beside")
 
     @staticmethod
-    def _measured(speed: float | None, run: _Run, where: str) -> float:
+    def _measured(speed: float | None, run: _RunningJob, where: str) -> float:
         if speed is not None:
             return speed
         run.lacks.add(where)
         return 1.0
 
-    def _count(self, run: _Run, now: float) -> None:
-        """Count a job for the speeds that it lacked until now, if that was any time at all."""
+    def _count(self, run: _RunningJob, now: float) -> None:
+        """Record a job for the speeds that were missing until `now`, if it ran any time without them."""
         if now > run.looked:
             job = run.booking.job
             for where in run.lacks:
@@ -194,7 +196,7 @@ class CoRunning:
         run.lacks.clear()
 
     def unmatched(self) -> dict[str, dict[str, int]]:
-        """The jobs that ran at speed 1 for some time since their speed was not measured: beside
-        another job, and alone on half of a node; how many of each load."""
+        """Return the number of jobs, by load, that ran at speed 1 for some time because their speed was not
+        measured: `beside` another job, and `alone` on half of a node."""
         return {where: dict(sorted(Counter(jobs.values()).items()))
                 for where, jobs in self._unmatched.items()}

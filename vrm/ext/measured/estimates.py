@@ -1,7 +1,7 @@
-"""The table of estimates: how long each application takes on each number of ranks.
+"""The table of estimates: how long each application runs with each number of ranks.
 
-CSV with the columns app, procs, seconds, spread, runs, app_seconds, times; only the first three are
-needed, so that a table can be written by hand. `#` begins a comment line.
+CSV with the columns app, procs, seconds, spread, runs, app_seconds, times; only the first three are required, so
+that a table can be written by hand. Lines that begin with `#` are comments.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ COLUMNS = ("app", "procs", "seconds", "spread", "runs", "app_seconds", "times")
 
 
 class EstimateError(ValueError):
-    """A table that cannot be used; the text names the place and the mend."""
+    """A table that cannot be used; the text names the place and the remedy."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A line: the executable, its ranks, the median seconds of whole runs, and the single `times`;
-    `app_times` are the seconds that the application itself said it took."""
+    """A line: the executable, its ranks, the median seconds of whole runs, and the seconds of each run (`times`);
+    `app_seconds` and `app_times` are the same values as measured by the application itself."""
 
     app: str
     procs: int
@@ -35,15 +35,15 @@ class Estimate:
     app_times: tuple[float, ...] = ()
 
     def with_run(self, whole: float, seconds: float) -> Estimate:
-        """The line with one more run."""
+        """Return the line with one more run: its `whole` seconds, and the `seconds` that the application measured."""
         times, app_times = (*self.times, whole), (*self.app_times, seconds)
         return replace(self, times=times, seconds=median(times), app_times=app_times,
                        app_seconds=median(app_times))
 
     @property
     def mean(self) -> float:
-        """The mean seconds of the single runs, the median where these are not known. Times scatter
-        to one side, so that many jobs together take longer than so many medians."""
+        """The mean seconds of the single runs; the median if these are unknown. Times are skewed to longer values,
+        so the sum of many run times is larger than the sum of their medians."""
         return fmean(self.times) if self.times else self.seconds
 
 
@@ -51,7 +51,7 @@ Table = dict[tuple[str, int], Estimate]
 
 
 def read_estimates(path: str | Path) -> tuple[Table, list[str]]:
-    """The table of a file by executable and ranks, and its comment lines; EstimateError."""
+    """Return the table in a file, by executable and ranks, and its comment lines. Raises EstimateError."""
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except OSError as error:
@@ -86,7 +86,7 @@ def read_estimates(path: str | Path) -> tuple[Table, list[str]]:
 
 
 def seconds_of_runs(path: str | Path) -> dict[tuple[str, int], float]:
-    """The mean run times of a table by executable and ranks, in seconds; EstimateError."""
+    """Return the mean run times (s) of a table by executable and ranks. Raises EstimateError."""
     return {key: each.mean for key, each in read_estimates(path)[0].items()}
 
 
@@ -106,7 +106,7 @@ def _estimate(place: str, words: dict[str, str]) -> Estimate:
 
 
 def table_text(estimates: Iterable[Estimate], comments: Iterable[str] = ()) -> str:
-    """The table as a file's text; the single times as `whole/own` seconds."""
+    """Return the table as text for a file; each single time as `whole/own` seconds."""
     return comma_separated([COLUMNS, *(
         [one.app, one.procs, f"{one.seconds:.3f}", f"{spread(one.times):.3f}", len(one.times), f"{one.app_seconds:.3f}",
          " ".join(f"{whole:.3f}/{own:.3f}" for whole, own in zip(one.times, one.app_times))]

@@ -1,13 +1,13 @@
-"""Files that say how applications run side by side, in all the forms there are; read and written.
+"""Reads and writes files that describe how applications run together, in all formats.
 
-| form | what a line is | holds |
+| form | a line is | holds |
 |---|---|---|
-| ranks | an application, then all from the best to the worst partner | an order |
-| CSV | one figure: an application under a placement, or beside a partner | what was measured |
+| ranks | an application, then all partners from the best to the worst | an order |
+| CSV | one figure: an application under a placement, or with a partner | measured values |
 | table | a load and its speed-ups; the first line names the columns | speed-ups |
-| JSON pool | one object, as the ELiSE group's tools write it | run times |
+| JSON pool | one object, as the tools of the ELiSE group write it | run times |
 
-Blank lines and `#` comments are passed over. Which form a file has is seen from its content.
+Blank lines and `#` comments are ignored. The format of a file is detected from its content.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ COMPACT, SPARE, STRIP = "compact", "spare", "strip"
 
 @dataclass(frozen=True)
 class HeatmapLine:
-    """A line of the CSV form: how long an application took, alone or beside a partner.
+    """A line of the CSV form: how long an application ran, alone or with a partner.
 
-    `placement` is compact or spare for a run alone, strip for one beside a partner. `seconds` is
-    the median of `runs` complete runs, `spread` the middle half of them as a part of it (see
-    `spread`), `overlap` the part of the time in which the partner was computing and not being
-    started. `speedup_compact` and `speedup_spare` are the times alone by this one; `rank` is the
-    partner's place in the order of speed-ups against compact, 1 is the best. `source` is empty for
-    what was measured, `learned` or `guessed` for what was made of ordinary runs.
+    `placement` is compact or spare for a run alone, strip for one with a partner. `seconds` is the median of `runs`
+    complete runs; `spread` is their interquartile range divided by the median (see `spread`); `overlap` is the
+    share of the time in which the partner computed, and was not being launched. `speedup_compact` and
+    `speedup_spare` are the times alone divided by this one. `rank` is the partner's position in the order of
+    speed-ups against compact; 1 is the best. `source` is empty for measured values, `learned` or `guessed` for
+    values derived from ordinary runs.
     """
 
     placement: str
@@ -62,23 +62,23 @@ class HeatmapLine:
 
     @property
     def partner_load(self) -> str:
-        """The partner's load; empty when there is none."""
+        """The partner's load; empty if there is none."""
         return load_name(self.partner, self.partner_procs) if self.partner else ""
 
 
 COLUMNS = tuple(field.name for field in fields(HeatmapLine))
 CSV_HEAD = "seconds = median, spread = the middle half of the runs by the median"
 RANK_HEAD = "an application, then all from its best to its worst partner"
-"""What a file of the form says of itself in its first line."""
+"""The first line (a comment) of a file in this form, which explains the form."""
 _WHOLE = ("procs", "partner_procs", "runs")
 _TEXT = ("placement", "app", "partner", "source")
 
 
 @dataclass(frozen=True)
 class HeatmapFile:
-    """What a file holds: the order of partners, the speed-ups if it has any, and its figures.
+    """The content of a file: the order of partners, the speed-ups if it has any, and its figures.
 
-    `comments` are its comment lines, without the `#` and without what explains the form.
+    `comments` are its comment lines, without the `#` and without the line that explains the form.
     """
 
     heatmap: Heatmap
@@ -88,7 +88,7 @@ class HeatmapFile:
 
 
 def spread(times: Sequence[float]) -> float:
-    """The middle half of the times (the distance of the quartiles) by their median; 0 for one."""
+    """Return the interquartile range of the times divided by their median; 0 for fewer than two times."""
     if len(times) < 2:
         return 0.0
     low, middle, high = quantiles(times, n=4, method="inclusive")
@@ -99,9 +99,9 @@ def spread(times: Sequence[float]) -> float:
 
 
 def read(path: str | Path, rows_are: str = "own", least: float = 0.0) -> HeatmapFile:
-    """Read a file of any form. Raises SpeedError with the place of what is wrong.
+    """Read a file of any form. Raises SpeedError with the location of the mistake.
 
-    `rows_are`: own (a row of a table is the application that is sped up) or partner. `least`: the
+    `rows_are` applies to a table: `own` if a row is the application that is sped up, else `partner`. `least` is the
     combined throughput below which the heatmap refuses a pair (0: none).
     """
     path = Path(path)
@@ -226,8 +226,8 @@ def _table(path: Path, lines: Sequence[tuple[int, str]], rows_are: str) -> list[
 
 
 def _pool(path: Path, text: str) -> list[HeatmapLine]:
-    """The figures of a pool: `{"loads": [...]}`, each load JSON text (or an object) with
-    `load_name`, `compact_timelogs` and `coscheduled_timelogs` {partner: [[s, ...], ...]}."""
+    """Return the figures of a pool: `{"loads": [...]}`; each load is JSON text (or an object) with `load_name`,
+    `compact_timelogs` and `coscheduled_timelogs` {partner: [[s, ...], ...]}."""
     figures: list[HeatmapLine] = []
     try:
         for packed in json.loads(text)["loads"]:
@@ -260,7 +260,7 @@ def _spare_of(figures: Iterable[HeatmapLine], app: str, procs: int | None) -> He
 
 
 def split_load(name: str) -> tuple[str, int | None]:
-    """`bt.D.256` as application `bt.D` and 256 ranks; a name of another form has no ranks."""
+    """Split `bt.D.256` into application `bt.D` and 256 ranks; a name of another form has no ranks (None)."""
     words = name.split(".")
     if len(words) == 3 and words[2].isdigit():
         return ".".join(words[:2]), int(words[2])
@@ -275,7 +275,7 @@ def _timed(figure: HeatmapLine, times: Sequence[float]) -> HeatmapLine:
 
 
 def against(figure: HeatmapLine, compact: HeatmapLine | None, spare: HeatmapLine | None) -> HeatmapLine:
-    """The figure with its speed-ups against the times alone."""
+    """Return the figure with its speed-ups against the times alone."""
     def speedup(alone: HeatmapLine | None) -> float | None:
         if alone is None or not alone.seconds or not figure.seconds:
             return None
@@ -284,7 +284,7 @@ def against(figure: HeatmapLine, compact: HeatmapLine | None, spare: HeatmapLine
 
 
 def ranked(figures: Iterable[HeatmapLine]) -> list[HeatmapLine]:
-    """The figures with the rank of every partner among those of its load."""
+    """Return the figures with the rank of every partner among those of its load."""
     figures = list(figures)
     order: dict[tuple[str, str], float] = {}
     for load in {figure.load for figure in figures}:
@@ -315,7 +315,7 @@ def _heatmap_of_ranks(figures: Iterable[HeatmapLine]) -> Heatmap:
 
 
 def csv_text(figures: Iterable[HeatmapLine], comments: Iterable[str] = ()) -> str:
-    """The CSV form."""
+    """Return the text of a file in CSV form."""
     return comma_separated([COLUMNS, *([_word(getattr(figure, name)) for name in COLUMNS] for figure in figures)],
                            (CSV_HEAD, *comments))
 
@@ -327,7 +327,7 @@ def _word(value: Any) -> str:
 
 
 def rank_text(heatmap: Heatmap, comments: Iterable[str] = ()) -> str:
-    """The rank form: an application, then all from its best to its worst partner."""
+    """Return the text of a file in rank form: an application, then all partners from the best to the worst."""
     lines = [f"# {comment}\n" for comment in (RANK_HEAD, *comments)]
     for app, row in heatmap.ranks.items():
         if row:

@@ -1,1 +1,1 @@
-"""Commands of PBS, answered by vrm: names, options and forms that people and tools know."""
+"""PBS's commands, answered by vrm with PBS's names, options and formats."""

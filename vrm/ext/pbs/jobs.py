@@ -1,13 +1,13 @@
-"""`qdel`, `qhold`, `qrls` and `qalter`: what is done to jobs."""
+"""`qdel`, `qrerun`, `qsig`, `qselect`, `qhold`, `qrls` and `qalter`: commands that act on jobs."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from vrm.ext.pbs import words
-from vrm.ext.slurm.calls.answers import Answer, Call, Refused
-from vrm.ext.slurm.calls.counter import Counter
+from vrm.ext.pbs import resources
+from vrm.ext.slurm.calls.answers import Answer, Call, CallRefused
+from vrm.ext.slurm.calls.handler import RequestHandler
 from vrm.ext.slurm.calls.jobs import JobView
 from vrm.ext.slurm.sbatch import signal_number
 from vrm.model import JobState
@@ -22,89 +22,90 @@ USAGE = {"qrerun": "qrerun [-W force] job_identifier ...", "qsig": "qsig [-s sig
          "qalter": "qalter -l walltime=... [-p priority] job_identifier ..."}
 
 
-def _each(call: Call, counter: Counter, ids: Sequence[str], act: Callable[[JobView], None]) -> Answer:
-    """Do it to all jobs that are named; what does not work is said, and the others are done."""
+def _each(call: Call, counter: RequestHandler, ids: Sequence[str], act: Callable[[JobView], None]) -> Answer:
+    """Apply `act` to all named jobs; report errors and continue with the other jobs."""
     if not ids:
-        raise Refused(f"{call.name}: no job identifier\nusage: {USAGE[call.name]}", words.USAGE)
+        raise CallRefused(f"{call.name}: no job identifier\nusage: {USAGE[call.name]}", resources.USAGE)
     said: list[str] = []
     code = 0
     for text in ids:
         try:
-            found = words.find(counter, call.name, text)
+            found = resources.find(counter, call.name, text)
             open_ = (counter.cancellable([job.id for job in found.jobs]) if call.name == "qdel" else
                      [job for job in found.jobs if not job.state.ended])
             if not open_:
-                raise Refused(f"{call.name}: Job has finished" + f" {found.id}" * (call.name == "qdel"), words.FINISHED)
+                raise CallRefused(f"{call.name}: Job has finished" + f" {found.id}" * (call.name == "qdel"),
+                                  resources.FINISHED)
             for job in open_:
                 try:
                     act(job)
-                except Refused as error:
-                    code = words.VALUE if error.code == words.VALUE else words.STATE
-                    raise Refused(f"{call.name}: {error} {found.id}", code) from error
-        except Refused as error:
+                except CallRefused as error:
+                    code = resources.VALUE if error.code == resources.VALUE else resources.STATE
+                    raise CallRefused(f"{call.name}: {error} {found.id}", code) from error
+        except CallRefused as error:
             said.append(f"{error}\n")
             code = error.code
     return Answer(err="".join(said), code=code)
 
 
-def qdel(call: Call, counter: Counter) -> Answer:
-    """End jobs, or let them never start."""
-    _, ids = words.options("qdel", LETTERS["qdel"], USAGE["qdel"], call.arguments)
+def qdel(call: Call, counter: RequestHandler) -> Answer:
+    """Cancel jobs."""
+    _, ids = resources.options("qdel", LETTERS["qdel"], USAGE["qdel"], call.arguments)
     return _each(call, counter, ids, lambda job: counter.cancel(job.id))
 
 
-def qrerun(call: Call, counter: Counter) -> Answer:
-    """Run jobs again."""
-    _, ids = words.options("qrerun", LETTERS["qrerun"], USAGE["qrerun"], call.arguments)
+def qrerun(call: Call, counter: RequestHandler) -> Answer:
+    """Requeue jobs."""
+    _, ids = resources.options("qrerun", LETTERS["qrerun"], USAGE["qrerun"], call.arguments)
     return _each(call, counter, ids, lambda job: counter.requeue(job.id, call.token))
 
 
-def qsig(call: Call, counter: Counter) -> Answer:
-    """Send jobs a signal."""
-    options, ids = words.options("qsig", LETTERS["qsig"], USAGE["qsig"], call.arguments)
+def qsig(call: Call, counter: RequestHandler) -> Answer:
+    """Send a signal to jobs."""
+    options, ids = resources.options("qsig", LETTERS["qsig"], USAGE["qsig"], call.arguments)
     said = dict(options).get("s", "SIGTERM")
     try:
         number = signal_number(said)
     except ValueError as error:
-        raise Refused(f"qsig: illegal -s value: {said}; a signal as SIGUSR1 or 10", words.USAGE) from error
+        raise CallRefused(f"qsig: illegal -s value: {said}; a signal as SIGUSR1 or 10", resources.USAGE) from error
     return _each(call, counter, ids, lambda job: counter.cancel(job.id, number))
 
 
-def qselect(call: Call, counter: Counter) -> Answer:
-    """The ids of the jobs that the options describe."""
-    options, rest = words.options("qselect", LETTERS["qselect"], USAGE["qselect"], call.arguments)
+def qselect(call: Call, counter: RequestHandler) -> Answer:
+    """Print the ids of the jobs that match the options."""
+    options, rest = resources.options("qselect", LETTERS["qselect"], USAGE["qselect"], call.arguments)
     given, site = dict(options), counter.site
     unknown = sorted(set(given) - {*"sNuqxJHtT"})
     if unknown or rest:
         by = rest[0] if rest else f"-{unknown[0]}"
-        raise Refused(f"qselect: vrm cannot select by {by}\nusage: {USAGE['qselect']}", words.USAGE)
+        raise CallRefused(f"qselect: vrm cannot select by {by}\nusage: {USAGE['qselect']}", resources.USAGE)
     users = [each.partition("@")[0] for each in given.get("u", site.user).split(",")]
     found: dict[str, None] = {}
     for job in counter.jobs(ended="x" in given or "H" in given):
         whole = job.array is not None and "t" not in given
         if (site.user in users and given.get("N", job.name) == job.name
-                and words.state(job) in (given.get("s") or words.state(job))
-                and given.get("q", words.queue(job, site)).partition("@")[0] == words.queue(job, site)
+                and resources.state(job) in (given.get("s") or resources.state(job))
+                and given.get("q", resources.queue(job, site)).partition("@")[0] == resources.queue(job, site)
                 and ("J" not in given or job.array is not None)):
-            found[words.whole(job.array) if whole and job.array is not None else words.shown(job)] = None
+            found[resources.whole(job.array) if whole and job.array is not None else resources.shown(job)] = None
     return Answer("".join(f"{each}\n" for each in found))
 
 
-def qhold(call: Call, counter: Counter) -> Answer:
-    """Keep jobs from starting."""
-    options, ids = words.options("qhold", LETTERS["qhold"], USAGE["qhold"], call.arguments)
+def qhold(call: Call, counter: RequestHandler) -> Answer:
+    """Prevent jobs from starting."""
+    options, ids = resources.options("qhold", LETTERS["qhold"], USAGE["qhold"], call.arguments)
     _holds("qhold", options)
 
     def act(job: JobView) -> None:
         if job.state is JobState.RUNNING:
-            raise Refused("Request invalid for state of job", words.STATE)
+            raise CallRefused("Request invalid for state of job", resources.STATE)
         counter.hold(job.id)
     return _each(call, counter, ids, act)
 
 
-def qrls(call: Call, counter: Counter) -> Answer:
-    """Let held jobs start."""
-    options, ids = words.options("qrls", LETTERS["qrls"], USAGE["qrls"], call.arguments)
+def qrls(call: Call, counter: RequestHandler) -> Answer:
+    """Release held jobs."""
+    options, ids = resources.options("qrls", LETTERS["qrls"], USAGE["qrls"], call.arguments)
     _holds("qrls", options)
     return _each(call, counter, ids, lambda job: counter.release(job.id) if job.why == "held" else None)
 
@@ -112,25 +113,25 @@ def qrls(call: Call, counter: Counter) -> Answer:
 def _holds(command: str, options: Sequence[tuple[str, str]]) -> None:
     for _, value in options:
         if not re.fullmatch("[uosn]+", value):
-            raise Refused(f"{command}: illegal -h value: {value}; vrm has the hold of the user: u", words.USAGE)
+            raise CallRefused(f"{command}: illegal -h value: {value}; vrm has the hold of the user: u", resources.USAGE)
 
 
-def qalter(call: Call, counter: Counter) -> Answer:
-    """Change a job's walltime or priority."""
-    options, ids = words.options("qalter", LETTERS["qalter"], USAGE["qalter"], call.arguments)
+def qalter(call: Call, counter: RequestHandler) -> Answer:
+    """Change the walltime or priority of jobs."""
+    options, ids = resources.options("qalter", LETTERS["qalter"], USAGE["qalter"], call.arguments)
     values: dict[str, float] = {}
     illegal = ""
     for letter, value in options:
         try:
             values.update(_change(letter, value))
-        except words.Illegal as error:
+        except resources.BadResourceValue as error:
             illegal = error.name
         except ValueError as error:
-            raise Refused(f"qalter: illegal -{letter} value: {value}; {error}", words.USAGE) from error
+            raise CallRefused(f"qalter: illegal -{letter} value: {value}; {error}", resources.USAGE) from error
 
     def act(job: JobView) -> None:
         if illegal:
-            raise Refused(f"Illegal attribute or resource value Resource_List.{illegal}", words.VALUE)
+            raise CallRefused(f"Illegal attribute or resource value Resource_List.{illegal}", resources.VALUE)
         counter.change(job.id, values)
     return _each(call, counter, ids, act)
 
@@ -140,7 +141,7 @@ def _change(letter: str, value: str) -> Mapping[str, float]:
         return {"priority": int(value)}
     if letter == "l":
         wanted: dict[str, str] = {}
-        words.resources(value, wanted)
+        resources.resources(value, wanted)
         if set(wanted) == {"walltime"}:
-            return {"walltime": words.walltime(wanted["walltime"])}
+            return {"walltime": resources.walltime(wanted["walltime"])}
     raise ValueError("vrm changes -l walltime=HH:MM:SS and -p priority only; delete the job and submit it again")

@@ -1,4 +1,4 @@
-"""The commands of PBS that vrm answers, by their names."""
+"""The commands of PBS that vrm answers, by name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from vrm.ext.slurm.calls.names import Dialect
 
 
 def pbs() -> Dialect:
-    """The commands of PBS."""
+    """Return the commands of PBS."""
     return Dialect(
         {"qsub": "vrm.ext.pbs.qsub:qsub",
          "qstat": "vrm.ext.pbs.qstat:qstat",
@@ -21,8 +21,8 @@ def pbs() -> Dialect:
          **dict.fromkeys((
              "pbsdsh", "qmove", "qmsg", "qmgr", "tracejob", "qorder", "qenable", "qdisable", "qstart", "qstop", "qterm",
              "qrun", "pbs_rsub", "pbs_rstat", "pbs_rdel", "pbs_ralter", "pbs_release_nodes", "pbs_tmrsh", "pbs_attach"),
-             "vrm.ext.pbs.others:refused")},
+             "vrm.ext.pbs.pbsdsh:refused")},
         submitting=frozenset(("qsub",)),
         reading=frozenset(("qstat", "pbsnodes", "qselect")),
         about_jobs=frozenset(("qstat", "qselect", "pbsnodes")),
-        local={"pbsdsh": "vrm.ext.pbs.others:pbsdsh"})
+        local={"pbsdsh": "vrm.ext.pbs.pbsdsh:pbsdsh"})

@@ -1,41 +1,41 @@
-"""`pbsnodes`: the nodes of the allocation."""
+"""`pbsnodes`: shows the nodes of the allocation."""
 
 from __future__ import annotations
 
 from itertools import groupby
 from typing import Any
 
-from vrm.ext.pbs import words
-from vrm.ext.slurm.calls.answers import Answer, Call, Refused
-from vrm.ext.slurm.calls.counter import Counter
+from vrm.ext.pbs import resources
+from vrm.ext.slurm.calls.answers import Answer, Call, CallRefused
+from vrm.ext.slurm.calls.handler import RequestHandler
 from vrm.ext.slurm.calls.jobs import NodeView
 
 USAGE = "pbsnodes [-a | -l] [-v] [-F json] [node ...]"
 
 
-def pbsnodes(call: Call, counter: Counter) -> Answer:
-    """Show nodes: all, those that are named, or with -l those that are down."""
-    options, names = words.options("pbsnodes", "aSjlvHF:D:Lrod:C:s:", USAGE, call.arguments)
+def pbsnodes(call: Call, counter: RequestHandler) -> Answer:
+    """Show all nodes, the named nodes, or with -l the nodes that are down."""
+    options, names = resources.options("pbsnodes", "aSjlvHF:D:Lrod:C:s:", USAGE, call.arguments)
     chosen = dict(options)
     for letter in chosen:
         if letter not in "alvFDs":
-            raise Refused(f"pbsnodes: -{letter}: vrm does not know it\nusage: {USAGE}", words.USAGE)
+            raise CallRefused(f"pbsnodes: -{letter}: vrm does not know it\nusage: {USAGE}", resources.USAGE)
     if chosen.get("F", "json") != "json":
-        raise Refused(f"pbsnodes: -F {chosen['F']}: vrm knows json", words.USAGE)
+        raise CallRefused(f"pbsnodes: -F {chosen['F']}: vrm knows json", resources.USAGE)
     known = {node.name: node for node in counter.nodes()}
     said = [f"Node: {name},  Error: Unknown node \n" for name in names if name not in known]
     nodes = [known[name] for name in names if name in known] if names else list(known.values())
     if "l" in chosen:
         return Answer("".join(f"{node.name:<20} {state(node)}\n" for node in nodes if not node.up))
     if not names and not {"a", "v"} & set(chosen):
-        raise Refused(f"usage: {USAGE}")
+        raise CallRefused(f"usage: {USAGE}")
     on: dict[str, list[str]] = {}
     for job in counter.jobs(ended=False):
         for name, cores in zip(job.nodes, job.cores):
-            on.setdefault(name, []).extend(f"{words.shown(job)}/{number}" for number in range(cores))
+            on.setdefault(name, []).extend(f"{resources.shown(job)}/{number}" for number in range(cores))
     shown = [(node.name, facts(node, on.get(node.name, []))) for node in nodes]
     if "F" in chosen:
-        text = words.document(counter, {"nodes": dict(_nested(each) for each in shown)})
+        text = resources.document(counter, {"nodes": dict(_nested(each) for each in shown)})
     else:
         text = "".join(f"{name}\n" + "".join(f"     {key} = {value}\n" for key, value in each) + "\n"
                        for name, each in shown)
@@ -43,7 +43,7 @@ def pbsnodes(call: Call, counter: Counter) -> Answer:
 
 
 def state(node: NodeView) -> str:
-    """What PBS calls the state of a node."""
+    """Return PBS's name for the state of a node."""
     if not node.up:
         return "down"
     if node.exclusive:
@@ -52,7 +52,7 @@ def state(node: NodeView) -> str:
 
 
 def facts(node: NodeView, jobs: list[str]) -> list[tuple[str, Any]]:
-    """What is said of a node."""
+    """Return the attributes of a node, with PBS's names."""
     found: list[tuple[str, Any]] = [("Mom", node.name), ("ntype", "PBS"), ("state", state(node)), ("pcpus", node.cores)]
     if jobs:
         found.append(("jobs", ", ".join(jobs)))
@@ -70,13 +70,13 @@ def facts(node: NodeView, jobs: list[str]) -> list[tuple[str, Any]]:
 
 
 def _nested(shown: tuple[str, list[tuple[str, Any]]]) -> tuple[str, dict[str, Any]]:
-    """The same as JSON has it: what has a dot in its name within another object."""
+    """Return the attributes as nested JSON objects: a name with a dot becomes a member of another object."""
     found: dict[str, Any] = {}
     for key, value in shown[1]:
         above, dot, name = key.partition(".")
         if dot:
             part = found.setdefault(above, {})
-            if above != "resources_assigned" or str(value)[0] != "0":  # pbsnodes leaves out what nobody has
+            if above != "resources_assigned" or str(value)[0] != "0":  # pbsnodes leaves out unused resources
                 part[name] = value
         elif key == "jobs":
             found[key] = [job for job, _ in groupby(each.partition("/")[0] for each in value.split(", "))]

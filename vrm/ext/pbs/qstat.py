@@ -1,4 +1,4 @@
-"""`qstat`: the jobs, as a table, in full, or as JSON."""
+"""`qstat`: shows jobs as a table, in full, or as JSON."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import time
 from typing import Any, NamedTuple
 from collections.abc import Callable, Mapping, Sequence
 
-from vrm.ext.pbs import queues as pbs_queues, words
-from vrm.ext.slurm.calls.answers import Answer, Call, Refused
-from vrm.ext.slurm.calls.counter import Counter
+from vrm.ext.pbs import queues as pbs_queues, resources
+from vrm.ext.slurm.calls.answers import Answer, Call, CallRefused
+from vrm.ext.slurm.calls.handler import RequestHandler
 from vrm.ext.slurm.calls.jobs import JobView
 from vrm.model import JobState
 from vrm.model.job import ANY, FAIL, OK, START
@@ -28,13 +28,13 @@ OTHER_HEAD = ("\n{server}: \n{space}                                            
               "--------------- -------- -------- ---------- ------ --- --- ------ ----- - -----\n")
 
 LIMIT = 78
-"""Characters of a line of -f; the rest goes to lines that begin with a tab."""
+"""Maximum length of a line of -f; the rest follows in lines that begin with a tab."""
 
 BLANK = " -- "
-"""What stands for nothing in the table of -a."""
+"""Text for an empty value in the table of -a."""
 
 COMMENT, SHORT = 74, 71
-"""Characters of a comment in that table, and how many of a longer one."""
+"""Maximum length of a comment in that table, and the length to which a longer one is cut."""
 
 
 class QstatRow(NamedTuple):
@@ -46,30 +46,31 @@ class QstatRow(NamedTuple):
 
     @property
     def one(self) -> JobView:
-        """The job that stands for all."""
+        """The job that represents all of them."""
         return self.jobs[0]
 
     @property
     def whole(self) -> bool:
-        """Whether it is all of an array."""
-        return self.one.array is not None and self.id == words.whole(self.one.array)
+        """Whether the row represents a whole array."""
+        return self.one.array is not None and self.id == resources.whole(self.one.array)
 
 
-def qstat(call: Call, counter: Counter) -> Answer:
+def qstat(call: Call, counter: RequestHandler) -> Answer:
     """Show jobs."""
-    options, ids = words.options("qstat", "aD:E1fF:GHiJMnpQqBrsTtu:wxWL", USAGE, call.arguments)
+    options, ids = resources.options("qstat", "aD:E1fF:GHiJMnpQqBrsTtu:wxWL", USAGE, call.arguments)
     given = dict(options)
     for letter in given:
         if letter in "TML":
-            raise Refused(f"qstat: -{letter}: vrm shows jobs, queues and the server only\nusage: {USAGE}", words.USAGE)
+            raise CallRefused(f"qstat: -{letter}: vrm shows jobs, queues and the server only\nusage: {USAGE}",
+                              resources.USAGE)
     if {"Q", "q", "B"} & set(given):
         site = counter.site
         states: dict[str, list[str]] = {name: [] for name in site.queues or ["vrm"]}
-        for row in grouped(counter, counter.jobs(ended=False), False):
-            states.setdefault(words.queue(row.one, site), []).append(row.state)
+        for row in group_rows(counter, counter.jobs(ended=False), False):
+            states.setdefault(resources.queue(row.one, site), []).append(row.state)
         return pbs_queues.shown(given, ids, states, counter)
     if given.get("F", "json") not in ("json", "dsv"):
-        raise Refused(f"qstat: -F {given['F']}: vrm knows json and dsv", words.USAGE)
+        raise CallRefused(f"qstat: -F {given['F']}: vrm knows json and dsv", resources.USAGE)
     past = bool({"x", "H"} & set(given))
     rows, wrong, code = _asked(ids, counter, past, "t" in given)
     rows = _kept(rows, given, counter.site.user)
@@ -82,23 +83,23 @@ def qstat(call: Call, counter: Counter) -> Answer:
     return Answer(text, wrong, code)
 
 
-def _asked(ids: Sequence[str], counter: Counter, past: bool, each: bool) -> tuple[list[QstatRow], str, int]:
-    """The rows of these ids and queues, or of all jobs, what is wrong with some, and the exit status."""
+def _asked(ids: Sequence[str], counter: RequestHandler, past: bool, each: bool) -> tuple[list[QstatRow], str, int]:
+    """Return the rows of these ids and queues (of all jobs without them), error messages, and the exit status."""
     if not ids:
-        return grouped(counter, counter.jobs(ended=past), each), "", 0
+        return group_rows(counter, counter.jobs(ended=past), each), "", 0
     rows: list[QstatRow] = []
     wrong, code = "", 0
     for text in ids:
         try:
-            rows += (_named(words.find(counter, "qstat", text), counter, past, each) if text[:1].isdigit() else
+            rows += (_named(resources.find(counter, "qstat", text), counter, past, each) if text[:1].isdigit() else
                      _of_queue(text, counter, past, each))
-        except Refused as error:
+        except CallRefused as error:
             wrong, code = f"{wrong}{error}\n", error.code
     return rows, wrong, code
 
 
 def _kept(rows: Sequence[QstatRow], given: Mapping[str, str], user: str) -> list[QstatRow]:
-    """Those rows that these options leave."""
+    """Return the rows that these options select."""
     left: dict[str, Callable[[QstatRow], bool]] = {
         "u": lambda row: user in [name.partition("@")[0] for name in given["u"].split(",")],
         "i": lambda row: (row.state in "REB") == ("r" in given), "r": lambda row: row.state in "REB",
@@ -106,69 +107,70 @@ def _kept(rows: Sequence[QstatRow], given: Mapping[str, str], user: str) -> list
     return [row for row in rows if all(keep(row) for letter, keep in left.items() if letter in given)]
 
 
-def _of_queue(name: str, counter: Counter, past: bool, each: bool) -> list[QstatRow]:
-    """The rows of a queue."""
+def _of_queue(name: str, counter: RequestHandler, past: bool, each: bool) -> list[QstatRow]:
+    """Return the rows of a queue."""
     site = counter.site
     if name not in (site.queues or ["vrm"]):
-        raise Refused(f"qstat: Unknown queue destination {name}", words.NO_QUEUE)
-    return grouped(counter, [job for job in counter.jobs(ended=past) if words.queue(job, site) == name], each)
+        raise CallRefused(f"qstat: Unknown queue destination {name}", resources.NO_QUEUE)
+    return group_rows(counter, [job for job in counter.jobs(ended=past) if resources.queue(job, site) == name], each)
 
 
 def _part(job: JobView, whole: Sequence[JobView]) -> QstatRow:
-    """The row of a job of an array, which has ended with the last of them."""
-    return QstatRow(words.shown(job), [job], "F" if all(each.state.ended for each in whole) else words.state(job))
+    """Return the row of a job of an array; its state is F only when all jobs of the array have ended."""
+    return QstatRow(resources.shown(job), [job],
+                    "F" if all(each.state.ended for each in whole) else resources.state(job))
 
 
-def _named(found: words.Found, counter: Counter, past: bool, each: bool) -> list[QstatRow]:
-    """The rows of an id that was given."""
+def _named(found: resources.JobReference, counter: RequestHandler, past: bool, each: bool) -> list[QstatRow]:
+    """Return the rows of an id."""
     ended = all(job.state.ended for job in found.jobs)
     if ended and not past:
-        raise Refused(f"qstat: {found.id} Job has finished, use -x or -H to obtain historical job information",
-                      words.FINISHED)
+        raise CallRefused(f"qstat: {found.id} Job has finished, use -x or -H to obtain historical job information",
+                          resources.FINISHED)
     if found.array is None:
-        return [QstatRow(words.shown(job), [job], words.state(job)) if job.array is None else
+        return [QstatRow(resources.shown(job), [job], resources.state(job)) if job.array is None else
                 _part(job, counter.array(job.array)) for job in found.jobs]
     parts = [_part(job, found.jobs) for job in found.jobs] if each else []
-    return [QstatRow(found.id, found.jobs, words.state_of(found.jobs)), *parts]
+    return [QstatRow(found.id, found.jobs, resources.state_of(found.jobs)), *parts]
 
 
-def grouped(counter: Counter, jobs: Sequence[JobView], each: bool) -> list[QstatRow]:
-    """The rows of these jobs: one for each, or for each array. `each`: also one for each job of an array."""
+def group_rows(counter: RequestHandler, jobs: Sequence[JobView], each: bool) -> list[QstatRow]:
+    """Return the rows of these jobs: one for each job or array. `each`: also one for each job of an array."""
     rows: dict[str, QstatRow] = {}
     for job in jobs:
         if job.array is not None:
-            name = words.whole(job.array)
+            name = resources.whole(job.array)
             if name not in rows:
                 whole = counter.array(job.array)
-                rows[name] = QstatRow(name, whole, words.state_of(whole))
+                rows[name] = QstatRow(name, whole, resources.state_of(whole))
             if each:
-                rows[words.shown(job)] = _part(job, rows[name].jobs)
+                rows[resources.shown(job)] = _part(job, rows[name].jobs)
             continue
-        rows[words.shown(job)] = QstatRow(words.shown(job), [job], words.state(job))
+        rows[resources.shown(job)] = QstatRow(resources.shown(job), [job], resources.state(job))
     return list(rows.values())
 
 
-def table(rows: Sequence[QstatRow], counter: Counter, wide: bool = False) -> str:
-    """The table that people know; nothing where there is no job."""
+def table(rows: Sequence[QstatRow], counter: RequestHandler, wide: bool = False) -> str:
+    """Return the default table; empty if there are no jobs."""
     site, now = counter.site, counter.now
     lines = []
     first, width, last = (30, 15, 15) if wide else (17, 16, 16)
     for row in rows:
         used = 0.0 if row.whole else row.one.ran(now)
         lines.append(f"{_cut(row.id, first):<{first}} {_cut(row.one.name, width, 1):<{width}} "
-                     f"{site.user[:width]:<{width}}  {words.clock(used) if used else '0':>8} {row.state:>1} "
-                     f"{words.queue(row.one, site)[:last]:<{last}}\n")
+                     f"{site.user[:width]:<{width}}  {resources.clock(used) if used else '0':>8} {row.state:>1} "
+                     f"{resources.queue(row.one, site)[:last]:<{last}}\n")
     return (WIDE_HEAD if wide else HEAD) + "".join(lines) if lines else ""
 
 
 def _cut(text: str, width: int, less: int = 0) -> str:
-    """Cut a text to `width` characters, the last of which is then a `*`. qstat also cuts names of just that width:
-    `less` is 1 for these."""
+    """Cut a text to `width` characters, the last of which then is a `*`. qstat also cuts names of exactly that
+    width; `less` is 1 for these."""
     return text if len(text) <= width - less else text[:width - 1] + "*"
 
 
-def other(rows: Sequence[QstatRow], counter: Counter, given: dict[str, str]) -> str:
-    """The table of -a, -i, -r, -u, -n and -s."""
+def other(rows: Sequence[QstatRow], counter: RequestHandler, given: dict[str, str]) -> str:
+    """Return the table of -a, -i, -r, -u, -n and -s."""
     site, now = counter.site, counter.now
     if not rows:
         return ""
@@ -184,16 +186,16 @@ def other(rows: Sequence[QstatRow], counter: Counter, given: dict[str, str]) -> 
             text = comment(row) or BLANK
             more.append("   " + (text if len(text) <= COMMENT else text[:SHORT] + "..."))
         lines.append(
-            f"{_cut(row.id, 15):<15} {_cut(site.user, 8):<8} {_cut(words.queue(job, site), 8):<8} "
+            f"{_cut(row.id, 15):<15} {_cut(site.user, 8):<8} {_cut(resources.queue(job, site), 8):<8} "
             f"{_cut(job.name, 10):<10} {BLANK:>6} {_cut(str(nodes(job)), 3):>3} "
             f"{_cut(str(job.job.request.cores), 3):>3} {_size(memory) if memory else BLANK:>6.6} "
-            f"{words.clock(job.job.walltime):>5.5} {row.state} {words.clock(used) if used else BLANK:>5.5}"
+            f"{resources.clock(job.job.walltime):>5.5} {row.state} {resources.clock(used) if used else BLANK:>5.5}"
             + (" " if "1" in given else "\n") + "".join(f"{text}\n" for text in more))
     return "".join(lines)
 
 
 def _nodes(text: str, one: bool) -> list[str]:
-    """Nodes and cores as lines, or as one."""
+    """Return nodes and cores as several lines, or as one."""
     lines, line = [], ""
     for part in text.split("+"):
         if len(line) + len(part) >= LIMIT - 1:
@@ -205,7 +207,7 @@ def _nodes(text: str, one: bool) -> list[str]:
 
 
 def _size(amount: int) -> str:
-    """Bytes with at most four digits, rounded up."""
+    """Return a number of bytes with at most four digits, rounded up."""
     power, amount = 1, -(-amount >> 10)
     while amount > 9999 or (power < 3 and amount % 1024 == 0):
         amount, power = (amount + 1023) >> 10, power + 1
@@ -213,23 +215,23 @@ def _size(amount: int) -> str:
 
 
 def nodes(job: JobView) -> int:
-    """On how many nodes it runs, or at least will."""
+    """Return the number of its nodes; while it waits, the least number that it requests."""
     return len(job.nodes) or job.job.request.nodes[0]
 
 
 def exec_host(job: JobView) -> str:
-    """The nodes and cores of a job: `n0/0*4+n1/0*4`."""
+    """Return the nodes and cores of a job: `n0/0*4+n1/0*4`."""
     return "+".join(f"{name}/0" + (f"*{cores}" if cores > 1 else "")
                     for name, cores in zip(job.nodes, job.cores or [1] * len(job.nodes)))
 
 
 def exec_vnode(job: JobView) -> str:
-    """The same as chunks: `(n0:ncpus=4)+(n1:ncpus=4)`."""
+    """Return the nodes and cores of a job as chunks: `(n0:ncpus=4)+(n1:ncpus=4)`."""
     return "+".join(f"({name}:ncpus={cores})" for name, cores in zip(job.nodes, job.cores or [1] * len(job.nodes)))
 
 
 def comment(row: QstatRow) -> str:
-    """Why a job waits, since when it runs, or how it ended."""
+    """Return why a job waits, when it started, or how it ended."""
     job = row.one
     if not math.isfinite(job.start) or job.why:
         return {"held": "Job held by the user", "dependency": f"Job held on dependency: {job.reason}",
@@ -243,7 +245,7 @@ def comment(row: QstatRow) -> str:
 
 
 def substate(row: QstatRow) -> int:
-    """The number that PBS has for what a job is at."""
+    """Return PBS's number for the detailed state of a job."""
     job = row.one
     if row.state in "FX":
         return 92 if row.whole or job.state is JobState.COMPLETED else 93 if math.isfinite(job.start) else 91
@@ -253,7 +255,7 @@ def substate(row: QstatRow) -> int:
 
 
 def indices(jobs: Sequence[JobView]) -> str:
-    """Indices of an array's jobs as ranges: `0-3:3,9`; `-` for none."""
+    """Return the indices of an array's jobs as ranges, `0-3:3,9`; `-` for none."""
     found: list[str] = []
     left = [int(job.details.index or 0) for job in jobs]
     while left:
@@ -268,11 +270,12 @@ _KINDS = {OK: "afterok", FAIL: "afternotok", ANY: "afterany", START: "after"}
 
 
 def depend(job: JobView) -> str:
-    """What it still waits for: `afterok:3.vrm@vrm`."""
+    """Return the unfulfilled dependencies of a job: `afterok:3.vrm@vrm`."""
     found: dict[str, str] = {}
     for each in job.named:
         for job_id in each.ids:
-            found[_KINDS[each.kind]] = found.get(_KINDS[each.kind], "") + f":{job_id}.{words.SERVER}@{words.SERVER}"
+            kind = _KINDS[each.kind]
+            found[kind] = found.get(kind, "") + f":{job_id}.{resources.SERVER}@{resources.SERVER}"
     return ",".join(f"{kind}{ids}" for kind, ids in found.items())
 
 
@@ -280,9 +283,9 @@ Fact = tuple[str, Any]
 
 
 class FullRow:
-    """A row as `-f` shows it."""
+    """A row with the values that `-f` shows."""
 
-    def __init__(self, row: QstatRow, counter: Counter) -> None:
+    def __init__(self, row: QstatRow, counter: RequestHandler) -> None:
         self.row, self.job, self.submitted = row, row.one, row.one.job
         self.site, self.now = counter.site, counter.now
         self.used = self.job.ran(self.now)
@@ -300,37 +303,37 @@ class FullRow:
 
     @property
     def status(self) -> int | None:
-        """The exit status, of an array whether one of its jobs has failed."""
-        return words.exit_status(self.job) if self.single else int(any(map(words.exit_status, self.row.jobs)))
+        """Exit status; for an array 1 if one of its jobs has failed, else 0."""
+        return resources.exit_status(self.job) if self.single else int(any(map(resources.exit_status, self.row.jobs)))
 
     @property
     def changed(self) -> float:
-        """When something became of it last."""
+        """Time of the last change of its state (epoch seconds)."""
         return min(self.now, max(self.submitted.submit, 0.0, *filter(math.isfinite, (self.job.start, self.job.end))))
 
     @property
     def counts(self) -> str:
-        """How many jobs of an array are in which state."""
-        states = list(map(words.state, self.row.jobs))
+        """Number of jobs of an array in each state."""
+        states = list(map(resources.state, self.row.jobs))
         return " ".join(f"{word}:{sum(state in letters for state in states)}" for word, letters in (
             ("Queued", "QHW"), ("Running", "R"), ("Exiting", "E"), ("Expired", "X")))
 
 
 def _if(shown: object, value: Any) -> Any:
-    """The value, None where it is not shown."""
+    """Return the value; None if it is not shown."""
     return value if shown else None
 
 
 FACTS: tuple[tuple[str, Callable[[FullRow], Any]], ...] = (
     ("Job_Name", lambda row: row.job.name),
     ("Job_Owner", lambda row: f"{row.site.user}@{row.site.host}"),
-    ("resources_used.cput", lambda row: row.script and words.clock(row.script.user + row.script.system)),
+    ("resources_used.cput", lambda row: row.script and resources.clock(row.script.user + row.script.system)),
     ("resources_used.mem", lambda row: row.script and f"{row.script.maxrss >> 10}kb"),
     ("resources_used.ncpus", lambda row: _if(row.ran, sum(row.job.cores))),
-    ("resources_used.walltime", lambda row: _if(row.ran, words.clock(row.used))),
+    ("resources_used.walltime", lambda row: _if(row.ran, resources.clock(row.used))),
     ("job_state", lambda row: row.row.state),
-    ("queue", lambda row: words.queue(row.job, row.site)),
-    ("server", lambda row: words.SERVER),
+    ("queue", lambda row: resources.queue(row.job, row.site)),
+    ("server", lambda row: resources.SERVER),
     ("Checkpoint", lambda row: "u"),
     ("ctime", lambda row: Moment(row.submitted.submit)),
     ("depend", lambda row: depend(row.job) or None),
@@ -351,7 +354,7 @@ FACTS: tuple[tuple[str, Callable[[FullRow], Any]], ...] = (
     ("Resource_List.nodect", lambda row: nodes(row.job)),
     ("Resource_List.place", lambda row: place(row.job)),
     ("Resource_List.select", lambda row: select(row.job)),
-    ("Resource_List.walltime", lambda row: words.clock(row.submitted.walltime)),
+    ("Resource_List.walltime", lambda row: resources.clock(row.submitted.walltime)),
     ("stime", lambda row: _if(row.began, Moment(row.job.start))),
     ("obittime", lambda row: _if(row.ended and math.isfinite(row.job.end) and row.began, Moment(row.job.end))),
     ("jobdir", lambda row: _if(row.began and row.single, row.submitted.payload.directory)),
@@ -365,16 +368,17 @@ FACTS: tuple[tuple[str, Callable[[FullRow], Any]], ...] = (
     ("array_state_count", lambda row: _if(row.row.whole, row.counts)),
     ("array_indices_submitted", lambda row: _if(row.row.whole, indices(row.row.jobs))),
     ("array_indices_remaining", lambda row: _if(row.row.whole, indices(
-        [each for each in row.row.jobs if words.state(each) in "QHW"]))),
-    ("array_id", lambda row: _if(row.single and row.job.array is not None, words.whole(row.job.array or 0))),
+        [each for each in row.row.jobs if resources.state(each) in "QHW"]))),
+    ("array_id", lambda row: _if(row.single and row.job.array is not None, resources.whole(row.job.array or 0))),
     ("array_index", lambda row: _if(row.single and row.job.array is not None, row.job.details.index)),
     ("project", lambda row: "_pbs_project_default"),
     ("Submit_Host", lambda row: row.submitted.payload.variables.get("PBS_O_HOST", row.site.host)))
-"""What `-f` shows, by PBS's names; a name with a dot is that of a part. None is left out."""
+"""The attributes that `-f` shows, with PBS's names. A name with a dot is a member of another attribute. An attribute
+with the value None is left out."""
 
 
-def facts(row: QstatRow, counter: Counter) -> list[Fact]:
-    """All that is known of a job; each of its variables is a part of its own."""
+def facts(row: QstatRow, counter: RequestHandler) -> list[Fact]:
+    """Return all attributes of a job; each of its variables becomes an attribute of its own."""
     whole = FullRow(row, counter)
     found = ((name, read(whole)) for name, read in FACTS)
     return [part for name, value in found if value is not None for part in (
@@ -382,31 +386,31 @@ def facts(row: QstatRow, counter: Counter) -> list[Fact]:
 
 
 def place(job: JobView) -> str:
-    """How it is to be placed."""
+    """Return how the job is placed."""
     request = job.job.request
     return "scatter" if request.tasks_per_node else "pack" if request.nodes == (1, 1) else "free"
 
 
 class Moment(float):
-    """A time, which PBS prints as ctime does."""
+    """A time, which PBS prints in the format of ctime."""
 
     def __str__(self) -> str:
         return time.ctime(self)
 
 
 def select(job: JobView) -> str:
-    """What a job asks of the machine, as chunks."""
+    """Return the resources that a job requests as chunks."""
     request = job.job.request
     each = request.tasks_per_node or (request.tasks if request.nodes == (1, 1) else 1)
     return f"{-(-request.tasks // each)}:ncpus={each * request.cores_per_task}" + f":mpiprocs={each}" * (each > 1)
 
 
-def full(rows: Sequence[QstatRow], counter: Counter, given: dict[str, str]) -> str:
-    """All that is known of the jobs, as text, as JSON, or with a delimiter."""
+def full(rows: Sequence[QstatRow], counter: RequestHandler, given: dict[str, str]) -> str:
+    """Return all that is known of the jobs, as text, as JSON, or with a delimiter."""
     known = [(row.id, facts(row, counter)) for row in rows]
     form = given.get("F", "")
     if form == "json":
-        return words.document(counter, {"Jobs": {name: _nested(each) for name, each in known}} if known else {})
+        return resources.document(counter, {"Jobs": {name: _nested(each) for name, each in known}} if known else {})
     if form == "dsv":
         mark = given.get("D", "|")
         return "".join(mark.join([f"Job Id: {name}", *(f"{key}={_plain(value, mark)}" for key, value in _listed(each))])
@@ -418,13 +422,13 @@ def full(rows: Sequence[QstatRow], counter: Counter, given: dict[str, str]) -> s
 
 
 def _plain(value: Any, mark: str = "") -> str:
-    """A value as one line."""
+    """Return a value as one line."""
     text = re.sub(r"[\x00-\x1f]", lambda found: f"\\{ord(found[0]):03o}", str(value))
     return text.replace(mark, f"\\{mark}") if mark else text
 
 
 def _listed(each: Sequence[Fact]) -> list[Fact]:
-    """The variables as one value."""
+    """Return the attributes with all variables joined to one value."""
     listed: list[Fact] = []
     variables = [f"{key.partition('.')[2]}={value}".replace(",", "\\,") for key, value in each
                  if key.startswith("Variable_List.")]
@@ -438,7 +442,7 @@ def _listed(each: Sequence[Fact]) -> list[Fact]:
 
 
 def folded(key: str, value: str) -> str:
-    """A long line as several, as qstat breaks it: at commas, or anywhere within what has none."""
+    """Return a long line as several, split as qstat does: at commas, or anywhere in a part without commas."""
     out, at, first = f"    {key} = ", len(key) + 7, True
     parts = [part for part in value.split(",") if part]
     for number, part in enumerate(parts):
@@ -457,7 +461,7 @@ def folded(key: str, value: str) -> str:
 
 
 def parsed(text: str) -> Any:
-    """What PBS writes as JSON for a value: a number, or other JSON, where it is such."""
+    """Return the JSON value that PBS writes for a text: a number or other JSON if the text has that form."""
     if re.fullmatch(r"-?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?", text):
         number = float(text)
         return int(number) if number.is_integer() and abs(number) < 2 ** 53 else number
@@ -470,7 +474,8 @@ def parsed(text: str) -> Any:
 
 
 def _nested(each: Sequence[Fact]) -> dict[str, Any]:
-    """What has a dot in its name within another object; times as text."""
+    """Return the attributes as nested objects: a name with a dot becomes a member of another object. Times become
+    text."""
     found: dict[str, Any] = {}
     for key, value in each:
         above, dot, name = key.partition(".")

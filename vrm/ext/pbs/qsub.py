@@ -1,4 +1,4 @@
-"""`qsub`: a script becomes a job. Options are read from the command line, and before them from `#PBS` lines."""
+"""`qsub`: submits a script. Options on the command line override those in the script's `#PBS` lines."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from collections.abc import Callable, Mapping, Sequence
 
-from vrm.ext.pbs import words
-from vrm.ext.slurm.calls.answers import Answer, Call, Needs, Refused, Reply, HelpAnswer
-from vrm.ext.slurm.blocking import Entered
-from vrm.ext.slurm.calls.counter import SubmittedJob, Counter, submitted
+from vrm.ext.pbs import resources
+from vrm.ext.slurm.calls.answers import Answer, Call, FileNeeded, CallRefused, Reply, HelpAnswer
+from vrm.ext.slurm.blocking import ShellAnswer
+from vrm.ext.slurm.calls.handler import SubmittedJob, RequestHandler, submitted
 from vrm.ext.slurm.calls.jobs import JobView
-from vrm.ext.slurm.sbatch import Until, named
+from vrm.ext.slurm.sbatch import EndAnswer, named
 from vrm.ext.slurm.calls.shell import SCRIPT
 from vrm.model.job import ANY, FAIL, OK, START, Dependency
 
@@ -25,18 +25,18 @@ USAGE = ("qsub [-N name] [-l resources] [-o path] [-e path] [-j oe] [-J X-Y[:Z]]
 REFUSED = {"X": "vrm passes on no X11",
            "G": "vrm shows no windows", "f": "vrm submits jobs only to its own queue"}
 IGNORED = "AcmMPRukZ"
-"""Options that change nothing here: accounts, mail, checkpoints."""
+"""Options without effect: accounts, mail, checkpoints."""
 
 PREFIX = "#PBS"
 SHELL = "/bin/sh"
 KINDS = {"after": START, "afterok": OK, "afternotok": FAIL, "afterany": ANY}
 MOST = 10_000
-"""Jobs of an array."""
+"""Maximum number of jobs of an array."""
 
 
 @dataclass
 class QsubRequest:
-    """What the options say, the later over the earlier."""
+    """The values of the options; later options override earlier ones."""
 
     single: dict[str, str] = field(default_factory=dict)
     resources: dict[str, str] = field(default_factory=dict)
@@ -44,13 +44,13 @@ class QsubRequest:
     attributes: dict[str, str] = field(default_factory=dict)
 
     def take(self, options: Sequence[tuple[str, str]]) -> None:
-        """Add options; Refused for what vrm cannot follow."""
+        """Add options. Raises Refused for options that vrm cannot follow."""
         for letter, value in options:
             if letter in REFUSED:
-                raise Refused(f"qsub: -{letter}: {REFUSED[letter]}", words.USAGE)
+                raise CallRefused(f"qsub: -{letter}: {REFUSED[letter]}", resources.USAGE)
             if letter == "l":
                 try:
-                    words.resources(value, self.resources)
+                    resources.resources(value, self.resources)
                 except ValueError as error:
                     raise wrong("l", value, f"`{error}` is not of the form resource=value") from error
             elif letter == "v":
@@ -65,13 +65,13 @@ class QsubRequest:
                 self.single[letter] = value
 
 
-def wrong(letter: str, value: str, why: str) -> Refused:
-    """What is wrong with an option."""
-    return Refused(f"qsub: illegal -{letter} value: {value}: {why}", words.USAGE)
+def wrong(letter: str, value: str, why: str) -> CallRefused:
+    """Return the error for an invalid option value."""
+    return CallRefused(f"qsub: illegal -{letter} value: {value}: {why}", resources.USAGE)
 
 
 def _listed(text: str) -> list[str]:
-    """The parts of a list with commas, which may be quoted."""
+    """Split a list at commas; parts may be quoted."""
     splitter = shlex.shlex(text, posix=True)
     splitter.whitespace, splitter.whitespace_split, splitter.commenters = ",", True, ""
     try:
@@ -80,14 +80,15 @@ def _listed(text: str) -> list[str]:
         raise wrong("v", text, str(error)) from error
 
 
-def qsub(call: Call, counter: Counter) -> Reply:
-    """Submit a script; its id."""
-    typed, rest = words.options("qsub", LETTERS, USAGE, call.arguments)
+def qsub(call: Call, counter: RequestHandler) -> Reply:
+    """Submit a script and print its id."""
+    typed, rest = resources.options("qsub", LETTERS, USAGE, call.arguments)
     typed_values = dict(typed)
     arguments = rest[1:]
     if "I" in typed_values:
         if rest or "J" in typed_values:
-            raise Refused("qsub: -I is a shell with a job: no script, command or array goes with it", words.USAGE)
+            raise CallRefused("qsub: -I is a shell with a job: no script, command or array goes with it",
+                              resources.USAGE)
         text, name, path = os.fsencode(f"#!{SHELL}\n{SCRIPT}\n"), "STDIN", ""
         typed += [("o", os.devnull), ("e", os.devnull)]
     elif rest and "--" in call.arguments and call.arguments[call.arguments.index("--") + 1:] == rest:
@@ -96,45 +97,45 @@ def qsub(call: Call, counter: Counter) -> Reply:
     else:
         path = os.path.join(call.cwd, rest[0]) if rest and rest[0] != "-" else ""
         if path in call.missing:
-            raise Refused(f"qsub: script file: {rest[0] if rest else '-'}: {call.missing[path]}", words.ILLEGAL)
+            raise CallRefused(f"qsub: script file: {rest[0] if rest else '-'}: {call.missing[path]}", resources.ILLEGAL)
         if path not in call.sent:
-            return Needs(path)
+            return FileNeeded(path)
         text, name = call.sent[path], os.path.basename(path) or "STDIN"
     wish = QsubRequest()
     lines = directives(text, typed_values.get("C", call.env.get("PBS_DPREFIX", PREFIX)))
     for number, found in lines:
         try:
-            options, more = words.options("qsub", LETTERS, USAGE, found)
+            options, more = resources.options("qsub", LETTERS, USAGE, found)
         except HelpAnswer:
             options, more = [], found
         if more:
-            raise Refused(f"qsub: line {number} of the script: `{more[0]}` is not an option", words.USAGE)
+            raise CallRefused(f"qsub: line {number} of the script: `{more[0]}` is not an option", resources.USAGE)
         wish.take(options)
     wish.take(typed)
     asked, joined = made(wish, call, counter, text, name, path, arguments)
     ids = submitted(counter, asked, "qsub")
     if "I" in typed_values:
-        return Interactive(call.env, counter, ids[0], "qsub", True)
-    said = words.whole(ids[0]) if joined else f"{ids[0]}.{words.SERVER}"
+        return InteractiveAnswer(call.env, counter, ids[0], "qsub", True)
+    said = resources.whole(ids[0]) if joined else f"{ids[0]}.{resources.SERVER}"
     out = "" if "z" in wish.single else f"{said}\n"
-    return Until(counter, ids, out) if wish.attributes.get("block") in ("true", "True", "1") else Answer(out)
+    return EndAnswer(counter, ids, out) if wish.attributes.get("block") in ("true", "True", "1") else Answer(out)
 
 
-class Interactive(Entered):
-    """Waits until a job has started; its client is a shell with it then."""
+class InteractiveAnswer(ShellAnswer):
+    """Waits until a job has started; then its client runs a shell with the job."""
 
-    granted = f"qsub: job %d.{words.SERVER} ready\n\n"
-    closing = f"\nqsub: job %d.{words.SERVER} completed"
+    granted = f"qsub: job %d.{resources.SERVER} ready\n\n"
+    closing = f"\nqsub: job %d.{resources.SERVER} completed"
 
     def _say(self, job: JobView) -> None:
         if not self._asked:
             self._asked = True
-            self._text[2] += f"qsub: waiting for job {self.id}.{words.SERVER} to start\n".encode()
+            self._text[2] += f"qsub: waiting for job {self.id}.{resources.SERVER} to start\n".encode()
 
 
 def directives(text: bytes, prefix: str) -> list[tuple[int, list[str]]]:
-    """The options in the lines of a script that begin with the prefix, up to the first command, with the numbers
-    of the lines. Refused for what cannot be read."""
+    """Return the options in the lines of a script that begin with the prefix, up to the first command, with their
+    line numbers. Raises Refused for lines that cannot be read."""
     found: list[tuple[int, list[str]]] = []
     if not prefix:
         return found
@@ -147,23 +148,25 @@ def directives(text: bytes, prefix: str) -> list[tuple[int, list[str]]]:
             try:
                 each = shlex.split(rest, comments=True)
             except ValueError as error:
-                raise Refused(f"qsub: line {number} of the script: {error}", words.USAGE) from error
+                raise CallRefused(f"qsub: line {number} of the script: {error}", resources.USAGE) from error
             found.append((number, each))
         elif line and not line.startswith(("#", ":")):
             break
     return found
 
 
-def made(wish: QsubRequest, call: Call, counter: Counter, text: bytes, name: str, path: str, arguments: Sequence[str]
+def made(wish: QsubRequest, call: Call, counter: RequestHandler, text: bytes, name: str, path: str,
+         arguments: Sequence[str]
          ) -> tuple[SubmittedJob, bool]:
-    """The job that is asked for, and whether it is an array. Refused for what vrm cannot give."""
+    """Return the job that is requested, and whether it is an array. Raises Refused for requests that vrm cannot
+    fulfil."""
     single, site = wish.single, counter.site
     try:
-        values = words.request(wish.resources)
-        limit = (words.walltime(wish.resources["walltime"]) if "walltime" in wish.resources else
+        values = resources.request(wish.resources)
+        limit = (resources.walltime(wish.resources["walltime"]) if "walltime" in wish.resources else
                  min(site.default_time, max(1.0, site.closing - counter.now)))
-    except words.ResourceError as error:
-        raise Refused(f"qsub: {error}", error.code) from error
+    except resources.ResourceError as error:
+        raise CallRefused(f"qsub: {error}", error.code) from error
     except ValueError as error:
         raise wrong("l", ",".join(f"{key}={value}" for key, value in wish.resources.items()), str(error)) from error
     called = single.get("N", name)
@@ -185,13 +188,13 @@ def made(wish: QsubRequest, call: Call, counter: Counter, text: bytes, name: str
                  command=call.token), bool(indices)
 
 
-def _fields(single: Mapping[str, str], counter: Counter) -> dict[str, Any]:
-    """The fields of a job that options set."""
+def _fields(single: Mapping[str, str], counter: RequestHandler) -> dict[str, Any]:
+    """Return the fields of a job that options set."""
     found: dict[str, Any] = {}
     for letter, (read, why) in _FIELDS.items():
         try:
             found.update(read(single[letter], counter) if letter in single else {})
-        except Refused:
+        except CallRefused:
             raise
         except (KeyError, ValueError) as error:
             raise wrong(letter, single[letter], why) from error
@@ -204,46 +207,46 @@ def _matched(pattern: str, text: str) -> str:
     return text
 
 
-def _queue(text: str, counter: Counter) -> dict[str, str]:
-    """The queue of this name, if the run has queues."""
+def _queue(text: str, counter: RequestHandler) -> dict[str, str]:
+    """Return the field for the queue; none if the run has no queues. Raises Refused for an unknown queue."""
     queue, known = text.partition("@")[0], counter.site.queues
     if known and queue not in known:
-        raise Refused(f"qsub: Unknown queue {queue}; there are {', '.join(known)}", words.NO_QUEUE)
+        raise CallRefused(f"qsub: Unknown queue {queue}; there are {', '.join(known)}", resources.NO_QUEUE)
     return {"queue": queue} if known else {}
 
 
-_FIELDS: Mapping[str, tuple[Callable[[str, Counter], Mapping[str, Any]], str]] = {
+_FIELDS: Mapping[str, tuple[Callable[[str, RequestHandler], Mapping[str, Any]], str]] = {
     "N": (lambda text, _: named(_matched(r"\S{1,230}", text)), "a name has no blanks, and at most 230 characters"),
     "q": (_queue, ""),
     "p": (lambda text, _: {"priority": int(_matched(r"[+-]?0*(10[01][0-9]|102[0-4]|[0-9]{1,3})", text))},
           "a whole number from -1024 to 1023"),
     "r": (lambda text, _: {"requeue": {"y": "yes", "n": "no"}[text]}, "y or n"),
-    "a": (lambda text, counter: {"begin": max(0.0, words.moment(text, counter.now) - counter.now)},
+    "a": (lambda text, counter: {"begin": max(0.0, resources.moment(text, counter.now) - counter.now)},
           "a time as 1530, 241530 (the day), 12241530, or 202612241530.00")}
-"""How the value of an option is read as fields of a job, and what it should be."""
+"""For each option the function that reads its value as fields of a job, and a description of valid values."""
 
 KEPT = ("HOME", "LANG", "LOGNAME", "PATH", "MAIL", "SHELL", "USER", "TZ", "LC_ALL", "LC_CTYPE")
 
 
 def chosen(env: Mapping[str, str]) -> dict[str, str]:
-    """What a job gets of the shell that submitted it, without -V."""
+    """Return the variables of the submitting shell that a job gets without -V."""
     return {name: env[name] for name in KEPT if name in env}
 
 
 def variables(call: Call, name: str, wish: QsubRequest, values: Mapping[str, Any]) -> dict[str, str]:
-    """The variables of the job alone: those of -v, and what PBS says of the submission. The rest is known when it
-    starts: see `vrm.live.launch.script`."""
+    """Return the variables of this job: those of -v, and PBS's variables about the submission. The others are set
+    when the job starts: see `vrm.live.launch.script`."""
     found = {f"PBS_O_{key}": call.env[key] for key in ("HOME", "LANG", "LOGNAME", "PATH", "MAIL", "SHELL", "TZ")
              if key in call.env}
     found.update({key: call.env.get(key, "") if value is None else value for key, value in wish.variables.items()
                   if re.fullmatch(r"[A-Za-z_]\w*", key) and not key.startswith("VRM_")})
     found.update(PBS_O_WORKDIR=call.cwd, PBS_O_HOST=os.uname().nodename, PBS_JOBNAME=name,
-                 PBS_O_SYSTEM="Linux", PBS_O_QUEUE=values.get("queue", words.SERVER))
+                 PBS_O_SYSTEM="Linux", PBS_O_QUEUE=values.get("queue", resources.SERVER))
     return found
 
 
 def outputs(single: Mapping[str, str], name: str, cwd: str, array: bool) -> dict[str, Any]:
-    """The files of what a job prints, as vrm.live.manager.surroundings names them."""
+    """Return the fields for the output files, in the form of vrm.live.manager.job_environment."""
     number = "%A.%a" if array else "%j"
     join = single.get("j", "n")
     if join not in ("oe", "eo", "n"):
@@ -269,7 +272,7 @@ def outputs(single: Mapping[str, str], name: str, cwd: str, array: bool) -> dict
 
 
 def array(text: str) -> tuple[Sequence[int], int]:
-    """`0-9:2%3` as the indices, and how many may run at a time (0: all). Refused."""
+    """Return the indices of `0-9:2%3`, and how many jobs may run at a time (0: all). Raises Refused."""
     found = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})(?::([0-9]{1,9}))?(?:%([0-9]{1,9}))?", text)
     if not found or int(found[2]) <= int(found[1]) or (found[3] and not int(found[3])):
         raise wrong("J", text, "X-Y or X-Y:Z with X below Y")
@@ -279,9 +282,9 @@ def array(text: str) -> tuple[Sequence[int], int]:
     return indices, int(found[4] or 0)
 
 
-def dependencies(text: str, counter: Counter) -> tuple[Dependency, ...]:
-    """`afterok:12.vrm:13` as what the job waits for. Refused for what vrm has not, and for ids of which there is
-    no job."""
+def dependencies(text: str, counter: RequestHandler) -> tuple[Dependency, ...]:
+    """Return the dependencies of `afterok:12.vrm:13`. Raises Refused for kinds that vrm does not have, and for
+    unknown ids."""
     found: dict[Dependency, None] = {}
     for part in text.split(","):
         kind, *ids = part.split(":")
@@ -290,7 +293,7 @@ def dependencies(text: str, counter: Counter) -> tuple[Dependency, ...]:
         if not ids:
             raise wrong("W", f"depend={text}", "an id is missing")
         for each in ids:
-            for job in words.find(counter, "qsub", each).jobs:
+            for job in resources.find(counter, "qsub", each).jobs:
                 found[Dependency.on(job.id, KINDS[kind])] = None
     return tuple(found)
 

@@ -1,12 +1,12 @@
-"""`qstat -Q`, `-q` and `-B`: the queues and the server, in the forms of OpenPBS."""
+"""`qstat -Q`, `-q` and `-B`: show the queues and the server in the formats of OpenPBS."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from vrm.ext.pbs import words
-from vrm.ext.slurm.calls.answers import Answer, Refused
-from vrm.ext.slurm.calls.counter import Counter
+from vrm.ext.pbs import resources
+from vrm.ext.slurm.calls.answers import Answer, CallRefused
+from vrm.ext.slurm.calls.handler import RequestHandler
 
 QUEUES = ("Queue              Max   Tot Ena Str   Que   Run   Hld   Wat   Trn   Ext Type\n"
           "---------------- ----- ----- --- --- ----- ----- ----- ----- ----- ----- ----\n")
@@ -18,18 +18,20 @@ LIMITS = ("Queue            Memory CPU Time Walltime Node   Run   Que   Lm  Stat
 _NAMES = {"T": "Transit", "Q": "Queued", "H": "Held", "W": "Waiting", "R": "Running", "E": "Exiting", "B": "Begun"}
 
 
-def shown(given: Mapping[str, str], names: Sequence[str], states: Mapping[str, Sequence[str]], counter: Counter
+def shown(given: Mapping[str, str], names: Sequence[str], states: Mapping[str, Sequence[str]], counter: RequestHandler
           ) -> Answer:
-    """The answer; `states` are the letters of the jobs of each queue. Refused for other queues."""
+    """Return the answer. `states` has the state letters of the jobs of each queue. Raises Refused for unknown
+    queues."""
     if "F" in given:
-        raise Refused("qstat: -F: vrm prints queues and the server as text", words.USAGE)
+        raise CallRefused("qstat: -F: vrm prints queues and the server as text", resources.USAGE)
     if "B" in given:
-        if [name for name in names if name.partition(":")[0] not in (words.SERVER, counter.site.host)]:
-            raise Refused(f"qstat: cannot connect to server {names[0]}; there is {words.SERVER}", words.USAGE)
+        if [name for name in names if name.partition(":")[0] not in (resources.SERVER, counter.site.host)]:
+            raise CallRefused(f"qstat: cannot connect to server {names[0]}; there is {resources.SERVER}",
+                              resources.USAGE)
         return Answer(_server([letter for each in states.values() for letter in each], "f" in given, counter))
     for name in names:
         if name.partition("@")[0] not in states:
-            raise Refused(f"qstat: Unknown queue {name}; there are {', '.join(states)}", words.NO_QUEUE)
+            raise CallRefused(f"qstat: Unknown queue {name}; there are {', '.join(states)}", resources.NO_QUEUE)
     chosen = {name: states[name] for name in [each.partition("@")[0] for each in names] or states}
     if "q" in given:
         return Answer(_limits(chosen))
@@ -54,17 +56,17 @@ def _columns(found: Sequence[str]) -> str:
     return " ".join(f"{number[letter]:>5}" for letter in "QRHWTE")
 
 
-def _server(found: Sequence[str], full: bool, counter: Counter) -> str:
+def _server(found: Sequence[str], full: bool, counter: RequestHandler) -> str:
     if not full:
-        return f"{SERVERS}{words.SERVER:<16} {0:>5} {len(found):>5} {_columns(found)} Active\n"
-    return (f"Server: {words.SERVER}\n    server_state = Active\n    server_host = {counter.site.host}\n"
+        return f"{SERVERS}{resources.SERVER:<16} {0:>5} {len(found):>5} {_columns(found)} Active\n"
+    return (f"Server: {resources.SERVER}\n    server_state = Active\n    server_host = {counter.site.host}\n"
             f"    scheduling = True\n    total_jobs = {len(found)}\n    state_count = {_counts(found)}\n"
-            f"    default_queue = {counter.site.default_queue or next(iter(counter.site.queues), words.SERVER)}\n"
+            f"    default_queue = {counter.site.default_queue or next(iter(counter.site.queues), resources.SERVER)}\n"
             f"    pbs_version = vrm\n\n")
 
 
 def _limits(chosen: Mapping[str, Sequence[str]]) -> str:
-    """What runs and waits in each queue; none has limits."""
+    """Return the table of running and waiting jobs of each queue; no queue has limits."""
     rows: list[str] = []
     run = wait = 0
     for name, found in chosen.items():
@@ -73,4 +75,4 @@ def _limits(chosen: Mapping[str, Sequence[str]]) -> str:
         rows.append(f"{name[:16]:<16} {'--':^6} {'--':^8} {'--':^8} {'--':^4} {here:>5} {len(found) - here:>5} "
                     f"{'--':>4}   E R\n")
     total = f"{'':47}----- -----\n{'':47}{run:>5} {wait:>5}\n"
-    return f"\nserver: {words.SERVER}\n\n{LIMITS}{''.join(rows)}{total}"
+    return f"\nserver: {resources.SERVER}\n\n{LIMITS}{''.join(rows)}{total}"

@@ -1,4 +1,4 @@
-"""The estimator of AccaSim."""
+"""The run-time estimator of AccaSim."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from vrm.scheduling.estimators import Estimator, within
 
 
 def prefix(name: str) -> str:
-    """A job's name without the digits and separators at its end, by which users number jobs."""
+    """Return a job's name without the digits and separators at its end, with which users number jobs."""
     return re.sub(r"[\d_.:,;#@+ -]+$", "", name)
 
 
 class AccaSim(Estimator):
-    """The run time of the last job of the user with the same profile: user, name, queue, walltime
+    """Estimates the run time of a job as that of the user's last job with the same profile: user, name, queue, walltime
     and request (Galleguillos, Sîrbu, Kiziltan, Babaoglu, Borghesi and Bridi, "Data-driven job
     dispatching in HPC systems", 2017).
 
-    The first of these rules that finds one decides: (1) the whole profile is the same; (2) of the
-    name, only what is before its final digits; (3) the request may differ; (4) both; (5) the name
-    is the same, or else what is before its final digits; (6) else it is the walltime. The name is
-    that of the program.
+    The first of these rules that finds a job decides: (1) the whole profile is the same; (2) of the name, only the part
+    before its final digits is the same; (3) the request may differ; (4) both differ as in (2) and (3); (5) only the
+    user and the name are the same, or otherwise the part before the name's final digits; (6) otherwise the walltime is
+    the estimate. The name is that of the program.
     """
 
     name = "accasim"

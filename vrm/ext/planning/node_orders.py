@@ -1,17 +1,17 @@
-"""Node orders that go by what is left on nodes.
+"""Node orders that depend on the free amounts of nodes.
 
-| order | first come | parameters |
+| order | first nodes | parameters |
 |---|---|---|
-| `best-fit` | nodes on which least is left, all resources added up | |
-| `balanced` | nodes without a free critical resource, then one of the longest list at a time | critical |
-| `weighted` | nodes on which least is left of what is scarce and waited for | window |
+| `best-fit` | nodes with the least free, all resources added up | |
+| `balanced` | nodes without a free critical resource, then one node at a time of the longest list | critical |
+| `weighted` | nodes with the least free of resources that are scarce and requested by waiting jobs | window |
 | `hybrid` | as balanced, each list in the order of weighted | critical, window |
-| `priority-weighted` | as weighted, but what jobs fail to get counts more | critical, window, step, range |
+| `priority-weighted` | as weighted, but resources that jobs fail to get count more | critical, window, step, range |
 
 The last four are the allocators of A. Netti, "Development of data-driven dispatching heuristics for
 heterogeneous HPC systems" (University of Bologna, 2017), and `best-fit` is his Consolidate (`first-fit` is his Simple).
 
-All of it is counted in whole numbers, so nodes that are equally good are taken by number, whatever
+All calculations use whole numbers, so that equally good nodes are ordered by number, whatever
 the units are.
 """
 
@@ -30,13 +30,13 @@ from vrm.model.measured.heatmap import Heatmap
 from vrm.model.job import Job, Request
 from vrm.model.node import Node
 from vrm.model.placement import Placement
-from vrm.model.policies import Follower, InOrder, Rooms
+from vrm.model.policies import PolicyObserver, OrderedJobs, Rooms
 from vrm.scheduling.placement.node_orders import Order
-from vrm.scheduling.registry import PolicyError, above_0, reads, whole
-from vrm.ext.planning.stock import Left, Stock
+from vrm.scheduling.registry import PolicyError, positive_number, reads, whole
+from vrm.ext.planning.free_amounts import Left, FreeAmounts
 
 WINDOW = 100
-"""Waiting jobs that `weighted` looks at, the one that is placed included."""
+"""Number of waiting jobs that `weighted` considers, including the job to place."""
 
 _TICKS = 1_000_000
 """Expected run times are counted in millionths of a second."""
@@ -51,17 +51,17 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _span(text: str) -> tuple[Fraction, Fraction]:
     least, _, most = text.partition("-")
-    found = above_0(least), above_0(most)
+    found = positive_number(least), positive_number(most)
     if found[0] > found[1]:
         raise ValueError(text)
     return found
 
 
 class _Counting(Order):
-    """An order that goes by what is left on nodes: free cores, and each countable resource.
+    """An order that depends on the free amounts on nodes: free cores, and each countable resource.
 
-    `critical` are the names of the resources of which nodes are spared, in the order of their
-    weight where lists are equally long; () for all but memory, GPUs first.
+    `critical`: names of the resources whose nodes are spared, in the order of their weight for lists of equal length;
+    () means all except memory, GPUs first.
     """
 
     def __init__(self, critical: Sequence[str] = ()) -> None:
@@ -69,7 +69,7 @@ class _Counting(Order):
 
     def bind(self, nodes: Sequence[Node]) -> None:
         """See `Order.bind`."""
-        self._stock = Stock(nodes)
+        self._stock = FreeAmounts(nodes)
         names = self._stock.names
         for name in self._wanted:
             if name not in names:
@@ -87,13 +87,13 @@ class _Counting(Order):
 
 
 class BestFit(_Counting):
-    """Least left first: free cores, GiB of memory and pieces of all else, added up."""
+    """Nodes with the least free first: free cores, GiB of memory and pieces of all other resources, added up."""
 
     def __init__(self, heatmap: Heatmap | None = None) -> None:
         super().__init__()
 
     def groups(self, job: Job, view: Pool, eligible: int, rooms: Rooms) -> Iterator[int]:
-        """The nodes by the sum of what is left."""
+        """Yield the nodes by the sum of their free amounts, the smallest first."""
         by_sum: dict[int, int] = {}
         for left, members in self._stock.alike(view).items():
             here = members & eligible
@@ -107,18 +107,18 @@ class BestFit(_Counting):
     "critical": (_names, "names of resources, as critical=gpu,mic"),
 })
 class Balanced(_Counting):
-    """Nodes of which no critical resource is left first; of the others one at a time, from the list
-    that is longest then.
+    """First the nodes with no critical resource free; then the others one at a time, each from the list that is longest
+    at that moment.
 
-    A node stands in the list of the critical resource of which most is left there, whether the job
-    finds room on it or not. Nodes of the scarcest resource come last.
+    A node is in the list of the critical resource of which it has the most free, whether the job fits on it or not.
+    Nodes of the scarcest resource come last.
     """
 
     def __init__(self, heatmap: Heatmap | None = None, *, critical: Sequence[str] = ()) -> None:
         super().__init__(critical)
 
     def groups(self, job: Job, view: Pool, eligible: int, rooms: Rooms) -> Iterator[int]:
-        """The list of nodes without, then heads of the others."""
+        """Yield the nodes without free critical resources, then the heads of the other lists."""
         lists = [0] * (1 + len(self.critical))
         for left, members in self._stock.alike(view).items():
             lists[_list_of(left, self.critical, self._even)] |= members
@@ -129,8 +129,8 @@ class Balanced(_Counting):
 
 
 def _list_of(left: Left, critical: Sequence[int], even: Sequence[int]) -> int:
-    """The place of a node's list: 0 where nothing critical is left, else 1 + the place of the
-    critical resource of which most is."""
+    """Return the index of a node's list: 0 if no critical resource is free, otherwise 1 + the index of the critical
+    resource of which most is free."""
     chosen, most = 0, 0
     for place, at in enumerate(critical, 1):
         amount = left[at] * even[at]
@@ -140,13 +140,13 @@ def _list_of(left: Left, critical: Sequence[int], even: Sequence[int]) -> int:
 
 
 def _longest_first(lists: list[list[int]]) -> Iterator[int]:
-    """The heads of lists, each time of the one that is longest then, of equally long ones the
-    first; a list is sets of nodes, best first."""
+    """Yield the heads of lists, each time from the list that is longest at that moment; among lists of equal length
+    from the first. A list consists of sets of nodes, best first."""
     lengths = [sum(map(bits.count, each)) for each in lists]
     while any(lengths):
         most = max(lengths)
         at = lengths.index(most)
-        # It stays the longest until it is as long as an earlier list, or shorter than a later one.
+        # It remains the chosen one until it is as long as an earlier list, or shorter than a later one.
         least = max([1, *(length + 1 for length in lengths[:at]), *lengths[at + 1:]])
         wanted = most - least + 1
         lengths[at] -= wanted
@@ -162,16 +162,16 @@ def _longest_first(lists: list[list[int]]) -> Iterator[int]:
 
 
 class Weighted(_Counting):
-    """Least left first, each resource with its weight: how much of it the next waiting jobs want,
-    times its load, over how much of it the machine has.
+    """Nodes with the least free first, each resource weighted: how much of it the next waiting jobs request,
+    times its load, over the machine's capacity.
 
-    What counts as left is what the job would leave over. On an empty machine all weights are 0, and
-    nodes are taken by number. `apart`: the lists of `Balanced`, each in this order. `most` is the
-    largest priority of a critical resource, which starts at `least`, grows by `step` with each job
-    that wants it and is tried without success, and falls by as much with each that starts.
+    The free amount is what the job would leave over. On an empty machine all weights are 0, and nodes are taken by
+    number. `apart`: use the lists of `Balanced`, each in this order. `most` is the largest priority of a critical
+    resource. A priority starts at `least`, grows by `step` with each job that requests the resource and is tried
+    without success, and falls by `step` with each job that requests it and starts.
 
-    A job is tried in a step if jobs came or the machine changed since the last step; behind the
-    first that does not start, only where the dispatcher looks at more than heads.
+    A job counts as tried in a step if jobs were submitted or the machine changed since the last step. Jobs after the
+    first one that does not start count only if the dispatcher looks at more than heads.
     """
 
     def __init__(self, window: int = WINDOW, critical: Sequence[str] = (), apart: bool = False,
@@ -181,9 +181,9 @@ class Weighted(_Counting):
         self.window = window
         self.apart = apart
         self._step, self._least, self._most = step, least, most
-        self.follower: Follower | None = self
+        self.follower: PolicyObserver | None = self
         self._totals: dict[Request, Left] = {}
-        self._waiting: InOrder | None = None
+        self._waiting: OrderedJobs | None = None
         self._cluster: Cluster | None = None
         self._left_at = -1  # the cluster's generation after the last step
         self._planned: Mapping[int, tuple[Job, float]] = {}
@@ -192,8 +192,8 @@ class Weighted(_Counting):
     def bind(self, nodes: Sequence[Node]) -> None:
         """See `Order.bind`."""
         super().bind(nodes)
-        # The key of a node is sum(wanted/time x used/capacity x priority/capacity x left): here
-        # times what makes all of it whole numbers (but for the time, by which all are divided).
+        # The key of a node is sum(wanted/time x used/capacity x priority/capacity x left), here
+        # multiplied so that all is in whole numbers (except the time, which divides all keys).
         below = [capacity ** 2 * each or 1
                  for capacity, each in zip(self._stock.capacity, self._units)]
         whole = math.lcm(*below)
@@ -206,7 +206,7 @@ class Weighted(_Counting):
             self._priorities[at] = int(self._least * self._parts)
 
     def copy(self) -> Weighted:
-        """An independent copy, with the priorities."""
+        """Return an independent copy, including the priorities."""
         twin = copy.copy(self)
         twin.follower = twin
         twin._priorities = list(self._priorities)
@@ -217,12 +217,12 @@ class Weighted(_Counting):
         twin._forget()
         return twin
 
-    # What the scheduler tells.
+    # Calls of the scheduler.
 
-    def follow(self, now: float, waiting: InOrder, cluster: Cluster,
+    def follow(self, now: float, waiting: OrderedJobs, cluster: Cluster,
                decided: Iterator[tuple[Job, Placement]], all_tried: bool
                ) -> Iterator[tuple[Job, Placement]]:
-        """See `vrm.model.policies.Follower`."""
+        """See `vrm.model.policies.PolicyObserver`."""
         self._waiting, self._cluster, self._now = waiting, cluster, now
         self._forget()
         self._counted = 0
@@ -246,7 +246,7 @@ class Weighted(_Counting):
             self._forget()
 
     def plans(self, starts: Mapping[int, tuple[Job, float]]) -> None:
-        """See `vrm.model.policies.Follower`."""
+        """See `vrm.model.policies.PolicyObserver`."""
         self._planned = starts
 
     def _forget(self) -> None:
@@ -259,12 +259,12 @@ class Weighted(_Counting):
 
     @property
     def priorities(self) -> dict[str, float]:
-        """Those of the critical resources."""
+        """The priorities of the critical resources, by name."""
         return {self._stock.names[at - 1]: self._priorities[at] / self._parts
                 for at in self.critical}
 
     def _move(self, job: Job, sign: int) -> None:
-        """Change the priorities of the critical resources that a job wants."""
+        """Change the priorities of the critical resources that a job requests."""
         if self._step:
             totals = self._total(job)
             step, parts = self._step * self._parts, self._parts
@@ -274,7 +274,7 @@ class Weighted(_Counting):
                         self._most * parts, self._priorities[at] + sign * step)))
 
     def _count_to(self, place: int) -> None:
-        """The waiting jobs up to this place that did not start were tried in vain."""
+        """Count the waiting jobs before this index that did not start as tried without success."""
         if self._tries and self.critical and self._waiting is not None:
             top = int(self._most * self._parts)
             for at in range(self._counted, place):
@@ -288,8 +288,8 @@ class Weighted(_Counting):
     # The window.
 
     def _total(self, job: Job) -> Left:
-        """What a job takes of the machine: cores, then base units of each resource; what it takes
-        once on each node, on the least number of nodes."""
+        """Return what a job takes of the machine: cores, then base units of each resource. Amounts per node are counted
+        for the smallest possible number of nodes."""
         request = job.request
         total = self._totals.get(request)
         if total is None:
@@ -301,7 +301,7 @@ class Weighted(_Counting):
         return total
 
     def _place(self, job: Job) -> int:
-        """The place of a job in the queue; -1 when it does not wait, or no step is under way."""
+        """Return the index of a job in the queue; -1 if it does not wait, or outside of a step."""
         waiting = self._waiting
         if waiting is None or not waiting.holds(job):
             return -1
@@ -323,7 +323,7 @@ class Weighted(_Counting):
                                 for sum_, each in zip(self._sums[-1], self._total(job))))
 
     def _in_window(self, job: Job, first: int) -> tuple[Sequence[int], int]:
-        """What the jobs of the window want, times their run times, and the sum of these."""
+        """Return what the jobs of the window request, times their run times, and the sum of the run times."""
         if first < 0:
             time = round(job.expected * _TICKS)
             return [time * each for each in self._total(job)], time
@@ -343,7 +343,7 @@ class Weighted(_Counting):
     # The order.
 
     def _weights(self, job: Job, view: Pool) -> tuple[list[int], int]:
-        """The weight of a base unit of each resource, as whole numbers over one denominator."""
+        """Return the weight of a base unit of each resource, as whole numbers over one denominator."""
         first = self._place(job)
         if view is self._cluster and first >= 0:
             self._count_to(first)
@@ -354,13 +354,13 @@ class Weighted(_Counting):
                     times * self._whole * self._parts)
 
     def weights(self, job: Job, view: Pool) -> dict[str, Fraction]:
-        """The weight of one of each resource (GiB of memory), for this job now."""
+        """Return the weight of one unit of each resource (memory: GiB), for this job now."""
         found, below = self._weights(job, view)
         return {name: Fraction(weight * each, below) for name, weight, each
                 in zip(("cores", *self._stock.names), found, self._units)}
 
     def groups(self, job: Job, view: Pool, eligible: int, rooms: Rooms) -> Iterator[int]:
-        """The nodes that hold tasks of the job, by what the job would leave over there."""
+        """Yield the nodes on which tasks of the job fit, by the amounts that the job would leave over there."""
         weights, _ = self._weights(job, view)
         if not self.apart:
             if not any(weights):
@@ -377,7 +377,7 @@ class Weighted(_Counting):
 
     def _keyed(self, job: Job, view: Pool, rooms: Rooms, weights: Sequence[int],
                apart: bool) -> list[dict[int, int]]:
-        """The nodes by their keys, for each list."""
+        """Return the nodes by their keys, for each list."""
         request, tasks = job.request, job.procs
         names = self._stock.names
         alike = [(members, sum(map(int.__mul__, weights, left)),
@@ -403,7 +403,7 @@ class Weighted(_Counting):
     "window": (whole, "a number of jobs from 1 on, as window=100"),
 })
 def weighted(heatmap: Heatmap | None = None, *, window: int = WINDOW) -> Weighted:
-    """Least left first, by weight."""
+    """Order nodes by weighted free amounts, the least first."""
     return Weighted(window)
 
 
@@ -413,18 +413,18 @@ def weighted(heatmap: Heatmap | None = None, *, window: int = WINDOW) -> Weighte
 })
 def hybrid(heatmap: Heatmap | None = None, *, critical: Sequence[str] = (),
            window: int = WINDOW) -> Weighted:
-    """The lists of `Balanced`, each by weight."""
+    """Order nodes by the lists of `Balanced`, each list by weighted free amounts."""
     return Weighted(window, critical, apart=True)
 
 
 @reads({
     "critical": (_names, "names of resources, as critical=gpu,mic"),
     "window": (whole, "a number of jobs from 1 on, as window=100"),
-    "step": (above_0, "a number above 0, as step=1"),
+    "step": (positive_number, "a number above 0, as step=1"),
     "range": (_span, "two numbers above 0, as range=1-10"),
 })
 def priority_weighted(heatmap: Heatmap | None = None, *, critical: Sequence[str] = (),
                       window: int = WINDOW, step: Fraction = Fraction(1),
                       range: tuple[Fraction, Fraction] = (Fraction(1), Fraction(10))) -> Weighted:
-    """By weight, with priorities."""
+    """Order nodes by weighted free amounts, with priorities."""
     return Weighted(window, critical, step=step, least=range[0], most=range[1])

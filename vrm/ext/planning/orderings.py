@@ -1,9 +1,9 @@
 """The ordering PRB, for machines whose nodes differ.
 
 PRB (A. Netti, "Development of data-driven dispatching heuristics for heterogeneous HPC systems",
-University of Bologna, 2017) looks at queues: who has waited longest, measured by what jobs of its
-queue are expected to wait, comes first, and of equal ones the smallest. It goes with the backfilling
-`list`, which tries every job.
+University of Bologna, 2017) takes queues into account: first comes the job that has waited longest in proportion to
+the expected wait of its queue, and among equal ones the smallest. It is meant for the backfilling `list`, which tries
+every job.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from vrm.scheduling.orderings.ordering import Ordering
 
 @dataclass(frozen=True)
 class Prb(Ordering):
-    """The job's wait in proportion to the `expected_waits` of its queue (seconds, by name; those of
-    others: an hour), then the smaller product of expected run time and all that it asks for."""
+    """Orders jobs by their wait in proportion to the `expected_waits` of their queue (seconds, by name; an hour for
+    other queues), then by the smaller product of expected run time and all that they request."""
 
     expected_waits: Mapping[str, float] = field(default_factory=dict)
     default: float = EXPECTED_WAIT
 
     def of_queues(self, queues: Queues) -> Ordering:
-        """With the expected waits that these say."""
+        """Return the ordering with the expected waits of these queues."""
         if not queues:
             return self
         waits = {queue.name: queue.expected_wait for queue in queues.all}
@@ -34,18 +34,18 @@ class Prb(Ordering):
                    queues.queue(Job(0, "", 1, 1.0)).expected_wait)
 
     def key(self, job: Job, now: float, nodes: int) -> tuple[float, ...]:
-        """Smallest first: the negated rank, and the volume."""
+        """Return the sort key, smallest first: the negated rank, and the volume."""
         return (self.rank(job, now), volume(job), job.submit, job.id)
 
     def rank(self, job: Job, now: float) -> float:
-        """Minus the job's wait, stretched to the longest of the expected waits; smallest first."""
+        """Return minus the job's wait, scaled to the longest of the expected waits; smallest first."""
         longest = max([self.default, *self.expected_waits.values()])
         return -longest * (now - job.submit) / self.expected_waits.get(job.queue, self.default)
 
 
 def volume(job: Job) -> float:
-    """Expected run time (seconds) times all that a job asks for: cores, GiB of memory and pieces of
-    everything else, added up."""
+    """Return expected run time (seconds) times all that a job requests: cores, GiB of memory and pieces of
+    all other resources, added up."""
     request = job.request
     each = request.cores_per_task + sum(people(name, amount) for name, amount in request.per_task)
     once = sum(people(name, amount) for name, amount in request.per_node)

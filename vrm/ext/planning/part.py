@@ -1,17 +1,17 @@
-"""The part that plans add to a manager."""
+"""The part that planning adds to a manager."""
 
 from __future__ import annotations
 
 import selectors
 
 from vrm.ext.planning.planner import Planner
-from vrm.ext.planning.planning import Planning
+from vrm.ext.planning.planning_dispatcher import Planning
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.part import Part
 
 
 class Plans(Part):
-    """While the manager runs, a scheduler that plans does so in another process."""
+    """Runs a scheduler's planner in another process while the manager runs."""
 
     def __init__(self, live: LiveRun) -> None:
         self.live = live
@@ -19,7 +19,7 @@ class Plans(Part):
         self._planner = Planner()
 
     def begin(self, selector: selectors.BaseSelector) -> None:
-        """Start the process, if plans are made."""
+        """Start the process, if the scheduler makes plans."""
         dispatcher = self.live.scheduler.dispatcher
         if isinstance(dispatcher, Planning):
             self._dispatcher, dispatcher.aside = dispatcher, self._planner

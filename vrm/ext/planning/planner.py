@@ -1,7 +1,7 @@
-"""Plans in a process of its own: a manager with the backfilling `cp` asks for one and goes on.
+"""Makes plans in a separate process: a manager with the backfilling `cp` requests a plan and continues meanwhile.
 
-The process reads problems from its standard input and writes plans to its standard output, a line of
-JSON each. It ends with its manager, however that ends: there is nothing to read any more then.
+The process reads problems from its standard input and writes plans to its standard output, one line of
+JSON each. It ends with its manager, however that ends, because its input ends then.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ import subprocess
 import sys
 from dataclasses import replace
 
-from vrm.ext.planning.plan import Effort, PlanningProblem, solve
+from vrm.ext.planning.planning_problem import Effort, PlanningProblem, solve
 
 LONGEST = 0.7
-"""Seconds that a search takes at most; with reading, rules of thumb and writing a decision takes one."""
+"""Maximum seconds of a search; including reading, heuristics and writing, a decision takes one second."""
 
 PATIENCE = 10.0
-"""Seconds after which a process that gives no answer is given up."""
+"""Seconds after which a process that does not answer is ended."""
 
 
 class Planner:
-    """Asks for one plan at a time; see `vrm.ext.planning.planning.BackgroundPlanner`. `process` makes it."""
+    """Requests one plan at a time; see `vrm.ext.planning.planning_dispatcher.BackgroundPlanner`. `process` is the
+    solver's process."""
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[bytes] | None = None
@@ -31,7 +32,7 @@ class Planner:
         self._since = 0.0
 
     def start(self) -> subprocess.Popen[bytes]:
-        """The process, started where there is none; it loads the solver at once."""
+        """Return the process; start it if necessary, and then it loads the solver at once."""
         process = self.process
         if process is None or process.poll() is not None:
             self.close()
@@ -43,7 +44,7 @@ class Planner:
         return process
 
     def ask(self, problem: PlanningProblem, effort: Effort, now: float) -> None:
-        """Begin to look for a plan; `now` is in seconds."""
+        """Start the search for a plan; `now` is in seconds."""
         process = self.start()
         self._read, self._since = b"", now
         limited = replace(effort, wall=LONGEST, most=min(effort.most, 1.0))
@@ -52,11 +53,11 @@ class Planner:
         try:
             process.stdin.write(line.encode())
             process.stdin.flush()
-        except OSError:  # it has ended: there will be no answer
+        except OSError:  # the process has ended: there will be no answer
             self.close()
 
     def answer(self, now: float) -> list[int] | None:
-        """The starts of the plan; None while it is looked for, [] where there will be none."""
+        """Return the starts of the plan; None during the search, [] if there will be no plan."""
         if self.process is None or now > self._since + PATIENCE:
             self.close()
             return []
@@ -82,8 +83,8 @@ class Planner:
 
 
 def main() -> None:
-    """Answer the problems of standard input until it ends."""
-    importlib.import_module("ortools.sat.python.cp_model")  # the first answer need not wait for it
+    """Answer the problems on standard input until it ends."""
+    importlib.import_module("ortools.sat.python.cp_model")  # so that the first answer does not wait for it
     for line in sys.stdin:
         problem, effort = json.loads(line)
         found = solve(PlanningProblem.read(problem), Effort(*effort))

@@ -1,1 +1,1 @@
-"""A cluster that is reached by ssh: `vrm --on HOST`."""
+"""Working on a cluster that is reached by ssh: `vrm --on HOST`."""

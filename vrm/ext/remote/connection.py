@@ -1,9 +1,8 @@
-"""A connection to another machine, as ssh makes it: ~/.ssh/config, jump hosts, known hosts, keys, and the
-questions of the server for passwords and one-time codes.
+"""An ssh connection to another machine, with ~/.ssh/config, jump hosts, known hosts, keys, and the server's
+questions for passwords and one-time codes.
 
-Fabric reads the configuration and makes the connections; who the server is and who we are is settled here as
-OpenSSH does it, since Fabric alone takes every host key and asks for no codes.
-"""
+Fabric reads the configuration and makes the connections. Host keys and user authentication are handled here in the
+way of OpenSSH, because Fabric alone accepts every host key and does not ask for codes."""
 
 from __future__ import annotations
 
@@ -33,33 +32,33 @@ except ImportError as error:
     raise RunError(f"--on needs Fabric ({error}); install it next to vrm: pip install 'fabric>=3.2,<4'") from error
 
 SECONDS = 20.0
-"""How long a server may take to answer, unless ConnectTimeout in ~/.ssh/config says otherwise."""
+"""Seconds that a server may take to answer, unless ConnectTimeout in ~/.ssh/config is set."""
 
 ALIVE = 30
-"""Seconds between signs of life on a connection that is silent."""
+"""Seconds between keepalive messages on a silent connection."""
 
-QUESTIONS = 3
+MAX_ATTEMPTS = 3
 """How often a password may be typed."""
 
 THINKING = 600
-"""Seconds in which a code must be typed; servers have limits of their own."""
+"""Seconds within which a code must be typed; servers have limits of their own."""
 
-PROOFS = 8
-"""How many proofs a server may want, one after the other."""
+MAX_METHODS = 8
+"""Maximum number of authentication steps that a server may request one after the other."""
 
-logging.getLogger("paramiko").addHandler(logging.NullHandler())  # what is wrong is said once, in a line
+logging.getLogger("paramiko").addHandler(logging.NullHandler())  # errors are reported once, in one line
 
 
-class Trouble(RunError):
-    """There is no connection; the text says why in one line, and what to do."""
+class ConnectionFailed(RunError):
+    """The connection failed; the text says why in one line, and what to do."""
 
 
 def connect(host: str) -> Any:
-    """An open connection of Fabric to a host, as ~/.ssh/config names it, or `user@host`. Trouble."""
+    """Return an open Fabric connection to a host as ~/.ssh/config names it, or to `user@host`. Raises Trouble."""
     connection: Any = None
     try:
         config = Config()
-        config.authentication.strategy_class = Proof
+        config.authentication.strategy_class = Authentication
         connection = Connection(host, config=config)
         for hop in hops(connection):
             hop.connect_timeout = hop.connect_timeout or int(SECONDS)
@@ -75,24 +74,24 @@ def connect(host: str) -> Any:
     except (OSError, SSHException, EOFError, ValueError) as error:
         if connection is not None:
             connection.close()
-        raise Trouble(said(error, host, connection)) from error
+        raise ConnectionFailed(said(error, host, connection)) from error
 
 
 def hops(connection: Any) -> Iterator[Any]:
-    """The connection, and those of the jump hosts on its way."""
+    """Yield the connection, and those of the jump hosts on its way."""
     while isinstance(connection, Connection):
         yield connection
         connection = connection.gateway
 
 
 def known_hosts(config: Any) -> list[Path]:
-    """The files with the keys of known servers; new ones go to the first."""
+    """Return the files with the keys of known servers; new keys are added to the first."""
     named = config.get("userknownhostsfile", "~/.ssh/known_hosts").split()
     return [*(Path(name).expanduser() for name in named), Path("/etc/ssh/ssh_known_hosts")]
 
 
 def said(error: BaseException, host: str, connection: Any) -> str:
-    """What is wrong, in one line with what to do."""
+    """Return the error in one line, with what to do."""
     host = printable(host)
     where = host if connection is None else f"{host} ({printable(connection.host)}, port {connection.port})"
     if isinstance(error, BadHostKeyException):
@@ -120,7 +119,7 @@ def said(error: BaseException, host: str, connection: Any) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """The system's words for a failure."""
+    """Return the system's text for a failure."""
     number = getattr(error, "errno", None)
     several = getattr(error, "errors", None)
     if several:
@@ -129,12 +128,12 @@ def reason(error: BaseException) -> str:
 
 
 def name_of(connection: Any) -> str:
-    """The name that a server has in known_hosts, as a word of a shell."""
+    """Return the name of the server in known_hosts, quoted for a shell."""
     return connection.host if connection.port == 22 else f"'[{connection.host}]:{connection.port}'"
 
 
 def terminal() -> bool:
-    """Whether there is somebody to ask."""
+    """Return whether there is a terminal to ask on."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:
@@ -143,8 +142,8 @@ def terminal() -> bool:
 
 
 @contextmanager
-def echo_kept() -> Iterator[None]:
-    """The terminal shows what is typed afterwards, however this ends."""
+def restored_echo() -> Iterator[None]:
+    """Restore the terminal's settings at the end: hidden input is shown again."""
     if not terminal():
         yield
         return
@@ -156,8 +155,8 @@ def echo_kept() -> Iterator[None]:
             termios.tcsetattr(tty, termios.TCSADRAIN, before)
 
 
-def public_part(path: Path) -> str:
-    """The public key next to a private one, as its file has it; "" where there is none."""
+def public_key(path: Path) -> str:
+    """Return the public key next to a private one, as in its file; "" if there is none."""
     try:
         return (path.with_name(path.name + ".pub").read_text().split() + ["", ""])[1]
     except (OSError, UnicodeDecodeError):
@@ -165,7 +164,8 @@ def public_part(path: Path) -> str:
 
 
 def ask(question: str, secret: bool = True) -> str:
-    """The user's answer, from the terminal, wherever standard input comes from; Trouble where there is none."""
+    """Ask the user on the terminal, even if standard input is redirected. Raises AuthenticationException if there is
+    no terminal."""
     if not terminal():
         raise AuthenticationException(f"it asks `{question.strip()}`, and there is no terminal to answer on")
     if secret:
@@ -176,14 +176,15 @@ def ask(question: str, secret: bool = True) -> str:
 
 
 class HostKeyPolicy(MissingHostKeyPolicy):  # type: ignore[misc]  # Paramiko has no types
-    """A server that is in no file of known hosts: as StrictHostKeyChecking says, which asks by default."""
+    """Handles a server that is not in any file of known hosts according to StrictHostKeyChecking, which asks by
+    default."""
 
     def __init__(self, checking: str, path: Path) -> None:
         self.checking = checking.lower()
         self.path = path
 
     def missing_host_key(self, client: Any, hostname: str, key: Any) -> None:
-        """Take the key and remember it, or SSHException."""
+        """Accept the key and store it, or raise SSHException."""
         if self.checking not in ("no", "off", "accept-new"):
             digest = base64.b64encode(hashlib.sha256(key.asbytes()).digest()).decode().rstrip("=")
             what = f"{key.get_name()} SHA256:{digest}"
@@ -201,18 +202,18 @@ class HostKeyPolicy(MissingHostKeyPolicy):  # type: ignore[misc]  # Paramiko has
                        + f"{hostname} {key.get_name()} {key.get_base64()}\n".encode())
 
 
-class Proof(OpenSSHAuthStrategy):  # type: ignore[misc]  # nor has Fabric
-    """Who we are, as OpenSSH shows it: what the server allows, one after the other, until it is content; a server
-    that wants two proofs says so after the first."""
+class Authentication(OpenSSHAuthStrategy):  # type: ignore[misc]  # Fabric has no types
+    """Authenticates the user as OpenSSH does: tries the methods that the server allows, one after the other, until
+    the server accepts the login. A server that wants two methods says so after the first."""
 
     def authenticate(self, transport: Any) -> list[str]:
-        """[] when the server is content. AuthenticationException."""
+        """Authenticate; return [] on success. Raises AuthenticationException."""
         try:
-            return self._prove(transport)
+            return self._try_methods(transport)
         finally:
             self.close()
 
-    def _prove(self, transport: Any) -> list[str]:
+    def _try_methods(self, transport: Any) -> list[str]:
         transport.auth_timeout = THINKING
         tried: list[str] = []
         try:
@@ -222,7 +223,7 @@ class Proof(OpenSSHAuthStrategy):  # type: ignore[misc]  # nor has Fabric
         ways: tuple[tuple[str, Callable[[Any], list[str] | None]], ...] = (
             ("publickey", self._keys), ("keyboard-interactive", self._answers), ("password", self._password))
         done: list[str] = []
-        for _ in range(PROOFS):
+        for _ in range(MAX_METHODS):
             if not allowed:
                 return []
             for name, way in ways:
@@ -231,13 +232,13 @@ class Proof(OpenSSHAuthStrategy):  # type: ignore[misc]  # nor has Fabric
                 tried.append(name)
                 done.append(name)
                 further = way(transport)
-                if further is not None:  # the server has taken it, and may want more
+                if further is not None:  # the server has accepted it, and may request more
                     allowed, done = further, []
                     break
             else:
                 raise AuthenticationException(f"it allows {', '.join(allowed)}, and accepted none of what was tried "
                                               f"({', '.join(tried) or 'nothing'})")
-        raise AuthenticationException(f"it asks for more than {PROOFS} proofs of identity")
+        raise AuthenticationException(f"it asks for more than {MAX_METHODS} proofs of identity")
 
     def _keys(self, transport: Any) -> list[str] | None:
         for key in self._all_keys():
@@ -252,11 +253,12 @@ class Proof(OpenSSHAuthStrategy):  # type: ignore[misc]  # nor has Fabric
         return None
 
     def _all_keys(self) -> Iterator[Any]:
-        """The agent's, and those in files; the words for a locked one are asked for when its turn comes."""
+        """Yield the keys of the agent and those in files; the passphrase of a locked key is asked for only when it
+        is needed."""
         named = self.ssh_config.get("identityfile")
         paths = [Path(name).expanduser() for name in named or [
             f"~/.ssh/id_{kind}" for kind in ("rsa", "ecdsa", "ed25519")]]
-        public = {path: public_part(path) for path in paths}
+        public = {path: public_key(path) for path in paths}
         only = self.ssh_config.get("identitiesonly", "no") == "yes"
         for key in self.agent.get_keys():
             if not only or key.get_base64() in public.values():
@@ -283,7 +285,7 @@ class Proof(OpenSSHAuthStrategy):  # type: ignore[misc]  # nor has Fabric
                     print(printable(line.strip()), file=sys.stderr)
             return [ask(printable(prompt), secret=not shown) for prompt, shown in prompts]
 
-        with echo_kept():  # they are asked for in another thread, which may be left at a prompt
+        with restored_echo():  # the questions come in another thread, which may be left at a prompt
             return self._again(transport, lambda: transport.auth_interactive(self.username, answers))
 
     def _password(self, transport: Any) -> list[str] | None:
@@ -292,8 +294,8 @@ class Proof(OpenSSHAuthStrategy):  # type: ignore[misc]  # nor has Fabric
 
     @staticmethod
     def _again(transport: Any, attempt: Callable[[], list[str]]) -> list[str] | None:
-        """Ask again after a mistake, as long as the server listens and somebody answers."""
-        for left in reversed(range(QUESTIONS)):
+        """Retry after a mistake, as long as the server is connected and there is a terminal."""
+        for left in reversed(range(MAX_ATTEMPTS)):
             try:
                 return attempt()
             except BadAuthenticationType:

@@ -1,6 +1,5 @@
-"""Results from another machine: only what is new or has changed, and nothing outside of the directory that is named,
-whatever names the other side gives its files.
-"""
+"""Copies results from another machine: only files that are new or have changed, and never outside of the target
+directory, whatever names the files have on the other side."""
 
 from __future__ import annotations
 
@@ -17,18 +16,19 @@ from vrm.system.errors import RunError
 from vrm.system.files import naming
 from vrm.system.printing.text import printable
 
-DEEPEST = 32
-"""Directories in directories that are followed."""
+MAX_DEPTH = 32
+"""Maximum depth of directories that are followed."""
 
 FRESH = 2
-"""Seconds in which a file may change again without another time: such a file is fetched the next time, too."""
+"""Seconds within which a file may change again without a new modification time: a file changed so recently is
+fetched again the next time."""
 
 CHUNK = 1 << 18
 
 
 @dataclass
-class Fetched:
-    """What became of the files."""
+class FetchResult:
+    """Result of the copy."""
 
     files: int = 0
     bytes: int = 0
@@ -37,8 +37,8 @@ class Fetched:
 
 
 @dataclass(frozen=True)
-class Remote:
-    """A file there: its path below the directory, size in bytes and time of its last change."""
+class RemoteFile:
+    """A remote file: its path below the directory, its size in bytes and its modification time."""
 
     path: tuple[str, ...]
     size: int
@@ -46,14 +46,15 @@ class Remote:
 
     @property
     def name(self) -> str:
-        """The path, for people."""
+        """The path as shown to users."""
         return printable("/".join(self.path))
 
 
-def fetch(files: Any, source: str, target: Path, now: float, progress: Callable[[int, int, int, int], None]) -> Fetched:
-    """Copy a directory there into one here. `now` is the time there; `progress` gets files and bytes done, and of how
-    many. RunError where there is nothing to fetch."""
-    done = Fetched()
+def fetch(files: Any, source: str, target: Path, now: float,
+          progress: Callable[[int, int, int, int], None]) -> FetchResult:
+    """Copy a remote directory to a local one. `now` is the remote time; `progress` is called with the number of
+    files and bytes done, each followed by the total. Raises RunError if there is nothing to fetch."""
+    done = FetchResult()
     try:
         found = list(listed(files, source, done))
     except UnicodeDecodeError as error:
@@ -85,9 +86,9 @@ def fetch(files: Any, source: str, target: Path, now: float, progress: Callable[
     return done
 
 
-def listed(files: Any, source: str, done: Fetched) -> Iterator[Remote]:
-    """The plain files below a directory there. Links are not followed; what has a name that could lead elsewhere is
-    refused."""
+def listed(files: Any, source: str, done: FetchResult) -> Iterator[RemoteFile]:
+    """Yield the regular files below a remote directory. Links are not followed; files whose names could lead
+    elsewhere are refused."""
     waiting: list[tuple[str, ...]] = [()]
     while waiting:
         above = waiting.pop()
@@ -97,23 +98,23 @@ def listed(files: Any, source: str, done: Fetched) -> Iterator[Remote]:
             if wrong(entry.filename):
                 done.refused.append(f"{shown}: this name is not allowed")
             elif stat.S_ISDIR(entry.st_mode or 0):
-                if len(path) < DEEPEST:
+                if len(path) < MAX_DEPTH:
                     waiting.append(path)
                 else:
                     done.refused.append(f"{shown}: too deep")
             elif stat.S_ISREG(entry.st_mode or 0):
-                yield Remote(path, int(entry.st_size or 0), int(entry.st_mtime or 0))
+                yield RemoteFile(path, int(entry.st_size or 0), int(entry.st_mtime or 0))
             elif stat.S_ISLNK(entry.st_mode or 0):
                 done.refused.append(f"{shown}: a symbolic link, which is not followed")
 
 
 def wrong(name: str) -> bool:
-    """Whether a name is none of a file in this directory."""
+    """Return whether a name is not a valid name of a file in a directory."""
     return name in ("", ".", "..") or "/" in name or "\0" in name or len(os.fsencode(name)) > 255
 
 
-def is_same(path: Path, there: Remote) -> bool:
-    """Whether a file here is the one there, by size and time."""
+def is_same(path: Path, there: RemoteFile) -> bool:
+    """Return whether a local file equals the remote one, by size and time."""
     try:
         here = path.lstat()
     except OSError:
@@ -121,8 +122,8 @@ def is_same(path: Path, there: Remote) -> bool:
     return stat.S_ISREG(here.st_mode) and (here.st_size, int(here.st_mtime)) == (there.size, there.changed)
 
 
-def copy(files: Any, source: str, there: Remote, target: Path, fresh: bool) -> None:
-    """Copy one file: complete under its name, or not at all. No link below the target is followed."""
+def copy(files: Any, source: str, there: RemoteFile, target: Path, fresh: bool) -> None:
+    """Copy one file: completely under its name, or not at all. No link below the target is followed."""
     folder = target
     folder.mkdir(parents=True, exist_ok=True)
     for name in there.path[:-1]:

@@ -1,4 +1,4 @@
-"""vrm on another machine: its commands run there, on one connection."""
+"""Runs vrm's commands on another machine, over one connection."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 from collections.abc import Iterator, Sequence
 
-from vrm.ext.remote.connection import SSHException, Trouble, connect
+from vrm.ext.remote.connection import SSHException, ConnectionFailed, connect
 from vrm.system.errors import RunError
 
 HOME = "${XDG_DATA_HOME:-$HOME/.local/share}/vrm"
-"""Where `setup` installs vrm there, as a shell says it."""
+"""Directory where `setup` installs vrm on the other machine, as a shell expression."""
 
 MOST = 1 << 16
-"""Bytes that are passed on at once."""
+"""Maximum number of bytes that are passed on at once."""
 
 MISSING = 127
-"""The status of a shell that does not find vrm."""
+"""Exit status if vrm is not found."""
 
 
 def target(text: str) -> tuple[str, str]:
-    """`HOST` or `HOST:DIRECTORY`, as scp has it, in its two parts. RunError."""
+    """Split `HOST` or `HOST:DIRECTORY`, as scp does, into its two parts. Raises RunError."""
     found = re.fullmatch(r"((?:[\w.+-]+@)?(?:\w[\w.%-]*|\[[0-9A-Fa-f:.%\w]+\]))(?::(.*))?", text)
     if not found:
         raise RunError(f"--on: `{text}` is not HOST, user@HOST or HOST:DIRECTORY")
@@ -37,14 +37,14 @@ def target(text: str) -> tuple[str, str]:
 
 
 def place(directory: str) -> str:
-    """A directory as a word of a shell: `~` is the home directory."""
+    """Return a directory quoted for a shell; `~` is the home directory."""
     if directory == "~" or directory.startswith("~/"):
         return f'"$HOME"{shlex.quote(directory[1:]) if directory[1:] else ""}'
     return shlex.quote(directory)
 
 
 class Host:
-    """One connection, on which commands run one after the other, in a directory there."""
+    """A connection on which commands run one after the other, in a directory of the other machine."""
 
     def __init__(self, name: str, directory: str = "") -> None:
         self.name = name
@@ -58,8 +58,8 @@ class Host:
                 hop.close()
 
     def vrm(self, words: Sequence[str], keys: bool = True) -> int:
-        """Run a command of vrm there and pass on what it prints; its exit status. `keys`: what is typed
-        here is for it, with a terminal there where there is one here."""
+        """Run a command of vrm on the other machine and print its output; return its exit status. `keys`: typed
+        input is passed to it; it gets a terminal if there is one here."""
         where = place(self.directory)
         absent = (f"vrm: {self.name} has no directory {self.directory} that you may enter; "
                   f"to make it: ssh {self.name} mkdir -p {where}")
@@ -74,14 +74,14 @@ class Host:
         return self.run(script, terminal=keys and sys.stdin.isatty() and sys.stdout.isatty(), keys=keys)
 
     def run(self, script: str, terminal: bool = False, keys: bool = False) -> int:
-        """Run a script of sh there, as after a login, and pass on what it prints; its exit status."""
+        """Run a shell script on the other machine as after a login, and print its output; return its exit status."""
         channel = self._started(script, terminal)
         with channel, (raw() if terminal else nullcontext()) as resized:
             _pass_on(channel, sys.stdin.fileno() if terminal or (keys and not sys.stdin.isatty()) else None, resized)
             return self._status(channel)
 
     def said(self, script: str) -> tuple[int, str, str]:
-        """The status, output and errors of a script there."""
+        """Run a script on the other machine; return its exit status, output and errors."""
         with self._started(script, False) as channel:
             channel.shutdown_write()
             output = channel.makefile("rb").read()
@@ -89,15 +89,16 @@ class Host:
             return self._status(channel), output.decode(errors="replace"), errors.decode(errors="replace")
 
     def there(self, path: str = "") -> str:
-        """A path there, or the directory in which commands run, as a word of a shell."""
+        """Return a remote path, or the directory in which commands run, quoted for a shell."""
         return place(path or self.directory or "~")
 
     def files(self) -> Any:
-        """The files there, as paramiko gives them. Trouble where the server gives none."""
+        """Return paramiko's access to the remote files. Raises Trouble if the server does not offer it."""
         try:
             return self.connection.sftp()
         except (SSHException, EOFError, OSError) as error:
-            raise Trouble(f"{self.name} does not offer files by sftp ({error}); ask the site for it") from error
+            raise ConnectionFailed(f"{self.name} does not offer files by sftp ({error}); "
+                                   "ask the site for it") from error
 
     def _started(self, script: str, terminal: bool) -> Any:
         login = "exec $(command -v bash || command -v sh) -lc \"$0\""
@@ -109,19 +110,20 @@ class Host:
             channel.exec_command(shlex.join(["sh", "-c", login, script]))
             return channel
         except (OSError, SSHException, EOFError) as error:
-            raise Trouble(f"the connection to {self.name} does not accept the command: {error}; try again") from error
+            raise ConnectionFailed(f"the connection to {self.name} does not accept the command: "
+                                   f"{error}; try again") from error
 
     def _status(self, channel: Any) -> int:
         status = channel.recv_exit_status()
         if status < 0:
-            raise Trouble(f"the connection to {self.name} broke, or the command there was killed; what runs in a batch "
-                          "job continues")
+            raise ConnectionFailed(f"the connection to {self.name} broke, or the command there was killed; what runs "
+                                   "in a batch job continues")
         return int(status)
 
 
 def _pass_on(channel: Any, keys: int | None, resized: int | None) -> None:
-    """Until the command has ended: what it prints to our output, what is typed to it; a byte from `resized` means
-    that the terminal has another size."""
+    """Print the output of the command and pass typed input to it until it has ended. A byte from `resized` means
+    that the size of the terminal has changed."""
     if keys is None:
         channel.shutdown_write()
     while True:
@@ -137,7 +139,7 @@ def _pass_on(channel: Any, keys: int | None, resized: int | None) -> None:
 
 
 def _typed(channel: Any, data: bytes) -> bool:
-    """Send what was typed; False at the end of the input, or of the command."""
+    """Send typed input; return False at the end of the input, or of the command."""
     try:
         channel.sendall(data) if data else channel.shutdown_write()
     except OSError:  # it has ended meanwhile
@@ -146,7 +148,7 @@ def _typed(channel: Any, data: bytes) -> bool:
 
 
 def _printed(channel: Any) -> bool:
-    """Print what the command has printed; False where it was nothing."""
+    """Print the available output of the command; return False if there was none."""
     heard = False
     for there, read, out in ((channel.recv_ready, channel.recv, sys.stdout),
                              (channel.recv_stderr_ready, channel.recv_stderr, sys.stderr)):
@@ -159,7 +161,7 @@ def _printed(channel: Any) -> bool:
 
 @contextmanager
 def raw() -> Iterator[int]:
-    """Every key goes to the other side; from the descriptor come bytes when the window's size changes."""
+    """Put the terminal into raw mode. The yielded descriptor gets a byte when the window's size changes."""
     before = termios.tcgetattr(sys.stdin)
     hear, say = os.pipe()
     old = signal.signal(signal.SIGWINCH, lambda *_: os.write(say, b"."))

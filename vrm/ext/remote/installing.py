@@ -1,8 +1,8 @@
-"""vrm there, in a directory of its own: this very vrm, packed as a wheel, in an environment next to those of before.
+"""Installs vrm on another machine in a directory of its own: the local vrm is packed as a wheel and installed in an
+environment next to those of earlier versions.
 
-Each version has a directory that is never changed once it is complete, and the link `current` names the one in use:
-a manager that runs goes on with the files that it began with, and an installation that breaks off changes nothing.
-"""
+Each version has a directory that is never changed once it is complete, and the link `current` points to the one in
+use. So a running manager keeps the files with which it started, and an interrupted installation changes nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SOURCES = ("README.md", "build.py", "*.c", "common/*.[ch]")
 """The bundled benchmarks of a checkout, as setup.py puts them into a wheel."""
 
 MOMENT = (2020, 1, 1, 0, 0, 0)
-"""The time of all files in the wheel: the same vrm makes the same wheel."""
+"""Modification time of all files in the wheel, so that the same vrm makes the same wheel."""
 
 INSTALL = """\
 set -e
@@ -77,8 +77,8 @@ PYTHONS = "python3 python3.13 python3.12 python3.11 python3.10"
 
 
 @dataclass(frozen=True)
-class There:
-    """What there is on the other side."""
+class RemoteSetup:
+    """Facts about the other machine: Python's path, vrm's directory, and a description."""
 
     python: str
     home: str
@@ -86,7 +86,7 @@ class There:
 
 
 def setup(host: Host, wheelhouse: str, python: str, tell: Callable[[str], None]) -> None:
-    """Install or update vrm there. RunError says what is missing."""
+    """Install or update vrm on the other machine. Raises RunError with what is missing."""
     wheels = {name: data for name, data in (house(wheelhouse) if wheelhouse else {}).items()
               if not name.startswith("vrm-")}
     name, content = wheel()
@@ -112,23 +112,23 @@ def setup(host: Host, wheelhouse: str, python: str, tell: Callable[[str], None])
 
 
 def settings(**values: str) -> str:
-    """The beginning of a script: variables of a shell."""
+    """Return the beginning of a script: assignments of shell variables."""
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
 
 
-def look(host: Host, python: str) -> There:
-    """The Python that is to be used there."""
+def look(host: Host, python: str) -> RemoteSetup:
+    """Return the Python to use on the other machine, and the directory for vrm."""
     status, output, _ = host.said(settings(pythons=python or PYTHONS) + FIND)
     lines = output.splitlines()[-3:]
     if status or len(lines) < 3 or not lines[0].startswith("Python "):
         wanted = f"{python} is not there, or is older than 3.10" if python else "no Python from 3.10 on is found"
         raise RunError(f"{wanted} on {host.name}; load it in the start file of your shell there, or name one: "
                        "setup --python PATH")
-    return There(lines[1], lines[2], lines[0])
+    return RemoteSetup(lines[1], lines[2], lines[0])
 
 
 def house(folder: str) -> dict[str, bytes]:
-    """The wheels of a directory by name. RunError where there are none."""
+    """Return the wheels of a directory by name. Raises RunError if there are none."""
     paths = sorted(Path(folder).glob("*.whl"))
     if not paths:
         raise RunError(f"{folder} has no wheels; `pip wheel --wheel-dir {folder} ~/vrm` makes them")
@@ -136,7 +136,7 @@ def house(folder: str) -> dict[str, bytes]:
 
 
 def send(host: Host, folder: str, wheels: dict[str, bytes], tell: Callable[[str], None]) -> None:
-    """Put the wheels into a directory there."""
+    """Copy the wheels to a remote directory."""
     status, _, errors = host.said(f"umask 077; rm -rf {shlex.quote(folder)}; mkdir -p {shlex.quote(folder)}")
     if status:
         raise RunError(f"cannot make {folder} on {host.name}: {errors.strip()}")
@@ -148,7 +148,7 @@ def send(host: Host, folder: str, wheels: dict[str, bytes], tell: Callable[[str]
 
 
 def wheel() -> tuple[str, bytes]:
-    """Make a wheel of the vrm that runs, whether it is installed or a checkout: its name and content. Raises
+    """Make a wheel of the running vrm, whether it is installed or a checkout; return its name and content. Raises
     RunError."""
     package = Path(vrm.__file__).parent
     files = {f"vrm/{path.relative_to(package)}": path for path in sorted(package.rglob("*"))
@@ -161,7 +161,7 @@ def wheel() -> tuple[str, bytes]:
 
 
 def pack(project: str, files: dict[str, bytes], tags: Sequence[str] = ("py3-none-any",)) -> tuple[str, bytes]:
-    """A wheel of a project that is installed here, with these files."""
+    """Return the name and content of a wheel with these files, for a project that is installed here."""
     try:
         known = importlib.metadata.distribution(project)
     except importlib.metadata.PackageNotFoundError as error:

@@ -1,4 +1,4 @@
-"""`vrm --on HOST COMMAND`: the command line on another machine, reached by ssh."""
+"""`vrm --on HOST COMMAND`: runs the command line on another machine, reached by ssh."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEXT = ("vrm --on HOST COMMAND runs a command of vrm on another machine, such as
 
 
 def on(words: list[str]) -> int:
-    """Do on another machine what is said; the exit status of the command there."""
+    """Run the words as a command on another machine; return its exit status."""
     name = words[0].partition("=")[2] if "=" in words[0] else (words[1:2] or [""])[0]
     rest = words[1:] if "=" in words[0] else words[2:]
     if name in ("", "-h", "--help"):
@@ -39,7 +39,7 @@ def on(words: list[str]) -> int:
 
 
 def own(prog: str) -> Parser:
-    """The commands that are carried out from here; all others run there."""
+    """Return the parser of the commands that run here; all others run on the other machine."""
     parser = Parser(prog=prog, description=TEXT, usage=f"{prog} [COMMAND ...]",
                     epilog=f"example:\n  {prog} setup\n  {prog} queue\n  {prog} fetch logs")
     commands = parser.add_subparsers(metavar="COMMAND", parser_class=Parser, prog=prog)
@@ -57,7 +57,7 @@ def own(prog: str) -> Parser:
 
 
 def one(host: Any, words: Sequence[str], arguments: Any, keys: bool = True) -> int:
-    """Carry out one command."""
+    """Carry out one command; return its exit status."""
     if arguments is None:
         return int(host.vrm(words, keys))
     arguments.host = host
@@ -65,7 +65,8 @@ def one(host: Any, words: Sequence[str], arguments: Any, keys: bool = True) -> i
 
 
 def several(host: Any, parser: Parser) -> int:
-    """Commands from standard input, a line each, on one connection; the status of the last that failed."""
+    """Run commands from standard input, one per line, on one connection; return the status of the last one that
+    failed."""
     from vrm.system.errors import RunError
 
     status = 0
@@ -82,13 +83,13 @@ def several(host: Any, parser: Parser) -> int:
         except (ValueError, RunError, CannotRun) as error:
             tell(f"vrm: {error}")
             status = 2
-        except SystemExit as error:  # a mistake in the words of a command
+        except SystemExit as error:  # a wrong command line
             status = int(error.code or 0) or status
     return status
 
 
 def lines(prompt: str) -> Iterator[str]:
-    """What is typed, or comes from a file. Ctrl-C gives up a line."""
+    """Yield the lines that are typed or come from a file. Ctrl-C discards a line."""
     if not prompt:
         yield from sys.stdin
         return

@@ -1,1 +1,1 @@
-"""Nodes that are kept for some jobs for a time: `vrm reserve`, and the part of the manager that keeps them."""
+"""Advance reservations of nodes for some jobs: `vrm reserve`, and the manager's part for it."""

@@ -1,4 +1,4 @@
-"""The part of the manager that makes reservations and ends them."""
+"""The manager's part that makes and cancels reservations."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import math
 from collections.abc import Mapping
 
 from vrm.live.manager.liverun import LiveRun
-from vrm.live.manager.part import Obey, Part
+from vrm.live.manager.part import CommandHandler, Part
 from vrm.model.forms.hosts import fold as fold_nodes
 from vrm.model.quantities import fold
 from vrm.model.reservation import ReservationError, ReservationRequest
-from vrm.run.control import Command
-from vrm.run.reserving import when
+from vrm.run.command_files import Command
+from vrm.run.reservations import when
 
 
 class ReservationPart(Part):
-    """Does what people ask by `vrm reserve`. That jobs keep to it is the scheduler's."""
+    """Carries out `vrm reserve`. The scheduler makes sure that jobs respect the reservations."""
 
     def __init__(self, live: LiveRun) -> None:
         self.live = live
 
-    def commands(self) -> Mapping[str, Obey]:
-        """To make a reservation, and to end one."""
+    def commands(self) -> Mapping[str, CommandHandler]:
+        """Return the commands that make and cancel a reservation."""
         return {"reserve": self._reserve, "unreserve": self._unreserve}
 
     def _reserve(self, command: Command, name: str) -> Command:

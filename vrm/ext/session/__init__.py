@@ -27,12 +27,12 @@ from typing import Any, NamedTuple
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
 from vrm.config.schema import Settings, load
-from vrm.run import control
+from vrm.run import command_files
 from vrm.run.journal.files import JournalFollower
-from vrm.run.journal.folded import unfolded
+from vrm.run.journal.combined_records import unfolded
 from vrm.run.rundir import RunDirectory
 from vrm.system.errors import RunError
-from vrm.workload.added import added
+from vrm.workload.extension_fields import added
 from vrm.workload.grammar import FIELDS, parse_line
 from vrm.workload.writer_marker import HEARTBEAT, WriterMarker
 
@@ -40,17 +40,18 @@ POLL = 0.05
 """Seconds between two looks at the journal."""
 
 BEGINS_WITHIN = 60.0
-"""Seconds in which a manager must have begun."""
+"""Maximum seconds until a manager has begun."""
 
 RESTARTS = 3
-"""How often a manager that was killed is started again, since a job has come or ended: it continues the run."""
+"""Maximum number of restarts of a killed manager without any job being accepted or ending in between. A restarted
+manager continues the run."""
 
 TAIL = 2000
 """Characters of a failed job's errors that its exception shows."""
 
 
 class SessionError(RuntimeError):
-    """The manager of a session cannot be started, or has ended; the text says why."""
+    """The manager of a session cannot be started, or has ended; the text gives the reason."""
 
 
 class JobFailed(RuntimeError):
@@ -66,9 +67,9 @@ class JobFailed(RuntimeError):
 
 
 class Result(NamedTuple):
-    """How a job ended. `start` and `end` are seconds since the epoch, None for a job that never ran;
-    `exit_code` is as a shell shows it, None where there is none. `output` and `errors` are the files of
-    what it has printed."""
+    """How a job ended. `start` and `end` are seconds since the epoch (`start` is None for a job that never ran).
+    `exit_code` is the code that a shell would show, None if there is none. `output` and `errors` are the files with the
+    job's output."""
 
     id: int
     status: str
@@ -81,12 +82,12 @@ class Result(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What it has printed."""
+        """The text that it printed."""
         return _text(self.output)
 
     @property
     def errors_text(self) -> str:
-        """What it has printed on standard error."""
+        """The text that it printed on standard error."""
         return _text(self.errors)
 
 
@@ -98,8 +99,8 @@ def _text(path: Path) -> str:
 
 
 class JobFuture(Future[Result]):
-    """A job that was submitted: a future whose `result()` is a `Result`. It raises JobFailed when the job
-    did not complete, CancelledError when it was cancelled, SessionError when the manager is gone."""
+    """A submitted job: a future whose `result()` is a `Result`. It raises JobFailed if the job
+    did not complete, CancelledError if it was cancelled, SessionError if the manager has ended."""
 
     def __init__(self, session: Session, app: str) -> None:
         super().__init__()
@@ -111,20 +112,20 @@ class JobFuture(Future[Result]):
 
     @property
     def id(self) -> int:
-        """Its id; waits a moment where the manager has not taken it yet. SessionError when that will
-        not be."""
+        """The job's id; waits a moment if the manager has not accepted the job yet. Raises SessionError if it never
+        will."""
         self._known.wait()
         if self._id is None:
             raise SessionError(str(self.exception()))
         return self._id
 
     def running(self) -> bool:
-        """Whether it has started and not ended."""
+        """Return whether the job has started and not ended."""
         return self._started is not None and not self.done()
 
     def cancel(self) -> bool:
-        """Ask for its end, whether it waits or runs; False when it has ended. `wait` for it to know
-        that it has."""
+        """Request the end of the job, whether it waits or runs; False if it has ended. Use `wait` to wait until it has
+        ended."""
         if self.done():
             return self.cancelled()
         self._session.ask({"do": "cancel", "ids": [str(self.id)]})
@@ -140,15 +141,15 @@ class JobFuture(Future[Result]):
 
 
 class Session:
-    """A manager, and the jobs that this program gives it.
+    """A manager, and the jobs that this program submits to it.
 
-    `config` is a configuration as of `vrm -c FILE`. Without one, its keys are arguments (`Nodes=4,
-    Allocation={"NodeOrder": "best-fit"}`), jobs may be any programs and share nodes (`pack`), and the files
-    of the run are in `directory`. A manager that runs already is used, and left alone at the end. Otherwise one is
-    started, which ends when the session is closed, or this program ends, and the jobs have ended. A manager that
-    was killed is started again.
+    `config` is a configuration file as for `vrm -c FILE`. Without one, its keys are arguments (`Nodes=4,
+    Allocation={"NodeOrder": "best-fit"}`), jobs may be any programs and share nodes (`pack`), and the files of the run
+    are in `directory`. If a manager is running already, it is used, and it continues after the session. Otherwise one
+    is started. It ends when the session is closed, or this program ends, and the jobs have ended. A manager that was
+    killed is started again.
 
-    Raises `vrm.config.problems.ConfigError` for a wrong configuration, SessionError where no manager
+    Raises `vrm.config.problems.ConfigError` for a wrong configuration, SessionError if no manager
     can be started.
     """
 
@@ -164,7 +165,7 @@ class Session:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._marker: WriterMarker | None = None
-        self._restarts = self._fruitless = 0  # all, and those since a job has come or ended
+        self._restarts = self._fruitless = 0  # all restarts, and those since a job was last accepted or ended
         self._beat = 0.0
         self._closing = False
         self.own = not self._runs()
@@ -186,7 +187,7 @@ class Session:
 
     @property
     def log(self) -> Path:
-        """What the manager has said."""
+        """File with the manager's messages."""
         return self.settings.directory / "manager.log"
 
     def _start(self) -> None:
@@ -204,8 +205,8 @@ class Session:
             time.sleep(POLL)
 
     def ask(self, command: dict[str, Any]) -> None:
-        """Send the manager a command that it need not answer."""
-        control.send(self._run, {**command, "unasked": True})
+        """Send a command to the manager without waiting for an answer."""
+        command_files.send(self._run, {**command, "unasked": True})
 
     # Jobs.
 
@@ -213,10 +214,9 @@ class Session:
                walltime: str | float | None = None, *, args: Sequence[object] = (),
                after: Iterable[JobFuture | int] = (), exclusive: bool = False,
                env: Mapping[str, str] | None = None, **fields: object) -> JobFuture:
-        """Give the manager a job: `tasks` ranks of a program, for at most `walltime` (seconds, or as
-        "90m"; None: an hour). It starts after the jobs of `after` have completed. `fields` are those
-        of a queue line: `cores=2`, `gpus_per_task=1`, `script=1`, `dir="work"`. ValueError, which
-        says what is wrong, for what is not a job."""
+        """Submit a job: `tasks` ranks of a program, for at most `walltime` (seconds, or a text such as "90m"; None: an
+        hour). It starts after the jobs of `after` have completed. `fields` are those of a queue line: `cores=2`,
+        `gpus_per_task=1`, `script=1`, `dir="work"`. Raises ValueError with the reason if the job is not valid."""
         if self._closing:
             raise SessionError("the session is closed")
         app = os.path.abspath(program) if os.sep in str(program) else str(program)
@@ -238,31 +238,31 @@ class Session:
         line += [f"env={shlex.quote(f'{name}={value}')}" for name, value in (env or {}).items()]
         parse_line(" ".join(line))
         with self._lock:
-            command = control.send(self._run, {"do": "submit", "line": " ".join(line), "unasked": True})
+            command = command_files.send(self._run, {"do": "submit", "line": " ".join(line), "unasked": True})
             job = self._sent[command] = JobFuture(self, Path(app).name)
         return job
 
     def map(self, function: Callable[..., Any], *items: Iterable[Any], workers: int = 0, cores: int = 1,
             walltime: str | float = "1h", chunksize: int = 0) -> Iterator[Any]:
-        """Call a function on each item (of several iterables: on the first of each, and so on), by
-        workers on the cores of the run; gives the results in the order of the items, and raises what
-        a call raises when its turn comes.
+        """Call a function on each item (with several iterables: on the first of each, and so on), using
+        workers on the cores of the run. Yields the results in the order of the items, and raises the exception of
+        a call when its turn comes.
 
-        `workers` is the number of jobs, of `cores` each, at most for `walltime` (0: one for each core of the
-        run); each takes `chunksize` items at a time (0: a part of all that suits). Functions of a
+        `workers` is the number of jobs, of `cores` each, that run for at most `walltime` (0: one for each core of the
+        run); each takes `chunksize` items at a time (0: a suitable number). Functions of a
         notebook, and lambdas, need the package cloudpickle here and on the nodes.
         """
         from vrm.ext.session.mapping import mapped
         return mapped(self, function, list(zip(*items)), workers, cores, walltime, chunksize)
 
-    # What becomes of them.
+    # Following jobs.
 
     def _follow(self) -> None:
         """Follow the journal until the session is closed and all jobs have ended."""
         while True:
             try:
                 self._look()
-            except Exception as error:  # told to whoever waits: a thread has nobody else
+            except Exception as error:  # reported through the futures: nothing else sees a thread's exception
                 self._give_up(error)
                 raise
             if self._closing and not self._sent and not self._jobs:
@@ -270,7 +270,7 @@ class Session:
             time.sleep(POLL)
 
     def _look(self) -> None:
-        alive = self._runs()  # asked before the last records are read
+        alive = self._runs()  # checked before the last records are read
         with contextlib.suppress(FileNotFoundError):
             _, records = self._follower.read_new()
             for record in unfolded(records):
@@ -312,7 +312,7 @@ class Session:
             job.set_exception(JobFailed(result))
 
     def _manager_gone(self) -> None:
-        """Start the manager again, if it was this session's and did not end by itself."""
+        """Restart the manager if this session started it and it was killed by a signal; otherwise give up."""
         status = self._process.poll() if self._process is not None else None
         if self.own and status is not None and status < 0 and self._fruitless < RESTARTS:
             self._restarts += 1
@@ -326,8 +326,8 @@ class Session:
                                    "the manager has ended"))
 
     def _give_up(self, error: BaseException) -> None:
-        """No job is followed any more. What has not started will not run: it is taken back, or cancelled by the next
-        manager. What has started goes on."""
+        """Stop following jobs. Jobs that have not started will not run: their commands are withdrawn, or the next
+        manager cancels them. Jobs that have started continue."""
         with self._lock:
             sent, jobs = dict(self._sent), dict(self._jobs)
             self._sent.clear()
@@ -335,7 +335,7 @@ class Session:
         waiting = [job_id for job_id, job in jobs.items() if job._started is None]
         with contextlib.suppress(OSError, RunError):
             for command in sent:
-                control.withdraw(self._run, command)
+                command_files.withdraw(self._run, command)
             if waiting:
                 self.ask({"do": "cancel", "ids": list(map(str, waiting))})
         for job in (*sent.values(), *jobs.values()):
@@ -347,7 +347,7 @@ class Session:
     # The end.
 
     def close(self) -> None:
-        """Wait for all jobs, and end the manager if this session has started it."""
+        """Wait for all jobs, and end the manager if this session started it."""
         self._closing = True
         self._thread.join()
         if self._marker is not None:
@@ -360,7 +360,7 @@ class Session:
         return self
 
     def __exit__(self, kind: Any, *failure: object) -> None:
-        if kind is not None:  # whatever went wrong: nobody will look at these any more
+        if kind is not None:  # after an exception no one will use the results
             unfinished: set[JobFuture] = {*self._jobs.values(), *self._sent.values()}
             for job in unfinished:
                 with contextlib.suppress(SessionError):
@@ -376,7 +376,7 @@ _PATHS = ("dir", "file")
 
 
 def _written(directory: Path, keys: Mapping[str, Any]) -> Path:
-    """A configuration of these keys, in this directory."""
+    """Write a configuration with these keys into this directory; return its path."""
     import yaml
     directory = directory.absolute()
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Functions on the cores of a run: `Session.map`. Its workers are jobs like others."""
+"""Calls functions on the cores of a run (`Session.map`). The workers are ordinary jobs."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from vrm.ext.session import JobFuture, Session
 
 PARTS = 16
-"""Parts of the items for each worker: the last ones to end wait for no more than one of these."""
+"""Parts of the items per worker: at the end, workers wait at most for one of these."""
 
 PAUSE = 0.02
 """Seconds between two looks for results."""
 
 TRIES = 3
-"""How often a part is tried whose worker was lost."""
+"""Maximum number of tries of a part whose workers were lost."""
 
 
 def pickled(function: Callable[..., Any]) -> bytes:
-    """A function as bytes. ValueError, with what helps, where that cannot be."""
+    """Return a function as bytes. Raises ValueError, with advice, if that is not possible."""
     try:
         cloudpickle = importlib.import_module("cloudpickle")
     except ImportError:
@@ -47,7 +47,7 @@ def pickled(function: Callable[..., Any]) -> bytes:
 
 
 def cores_of(session: Session) -> int:
-    """The cores of the run, of nodes that are up; 1 where nobody knows yet."""
+    """Return the number of cores on the nodes of the run that are up; 1 if that is not known yet."""
     try:
         found = state.read(session.settings.state, ("nodes",))
     except (OSError, ValueError):
@@ -58,7 +58,7 @@ def cores_of(session: Session) -> int:
 
 def mapped(session: Session, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], workers: int,
            cores: int, walltime: str | float, size: int) -> Iterator[Any]:
-    """What the calls give, in their order; see `Session.map`."""
+    """Yield the results of the calls, in order; see `Session.map`."""
     workers = workers or cores_of(session) // cores or 1
     size = size or max(1, math.ceil(len(calls) / (workers * PARTS)))
     directory = session.settings.directory / "maps" / secrets.token_hex(8)
@@ -84,7 +84,7 @@ def mapped(session: Session, function: Callable[..., Any], calls: Sequence[tuple
             yield from _results(_wait(directory, name, jobs, lost, worker))
     finally:
         for job in jobs:
-            with contextlib.suppress(RuntimeError):  # the manager has ended, and they with it
+            with contextlib.suppress(RuntimeError):  # the manager has ended, and the jobs with it
                 job.cancel()
         wait(jobs)
         shutil.rmtree(directory, ignore_errors=True)
@@ -99,10 +99,10 @@ def _results(outcomes: list[Outcome]) -> Iterator[Any]:
 
 def _wait(directory: Path, name: str, jobs: list[JobFuture], lost: list[str], worker: Callable[[], JobFuture]
           ) -> list[Outcome]:
-    """The outcomes of a part, when they are there. What a lost worker had taken is done again, by
-    another one in its place."""
+    """Return the outcomes of a part when they are there. A part that a lost worker had taken is done again by a new
+    worker."""
     while True:
-        ended = [job for job in jobs if job.done()]  # asked first: what they have done is there then
+        ended = [job for job in jobs if job.done()]  # checked first: the results of ended workers are there then
         try:
             found: list[Outcome] = pickle.loads(read_own(directory / "done" / name))
             return found
@@ -120,6 +120,6 @@ def _wait(directory: Path, name: str, jobs: list[JobFuture], lost: list[str], wo
                     jobs.append(worker())
         if len(ended) == len(jobs):
             for job in ended:
-                job.result()  # raises, where there is something to raise
+                job.result()  # raises the job's exception, if any
             raise RuntimeError("all workers have ended, and not all is done")
         time.sleep(PAUSE)

@@ -1,8 +1,8 @@
-"""A worker of `Session.map`: calls a function on one part of the items after the other.
+"""A worker of `Session.map`: calls a function on the items, one part after the other.
 
-`python -m vrm.ext.session.worker DIRECTORY`. The parts are files in `todo`; who renames one to `taken` has
-it, and writes what came of it to `done`. There may be workers on many nodes: only files are between
-them. It ends when there is a file `end` and nothing to do.
+`python -m vrm.ext.session.worker DIRECTORY`. The parts are files in `todo`. A worker takes a part by renaming its file
+into `taken`, and writes the outcomes to `done`. Workers may run on many nodes; they communicate only through files. A
+worker ends when there is a file `end` and no part is left.
 """
 
 from __future__ import annotations
@@ -18,45 +18,46 @@ from typing import Any
 from vrm.system.files import read_own
 
 PAUSE = 0.02
-"""Seconds between two looks where there is nothing to do."""
+"""Seconds between two looks when there is nothing to do."""
 
 Outcome = tuple[bool, Any, str]
-"""Whether a call gave a result; that, or its exception; the traceback."""
+"""Whether a call returned a result; the result, or its exception; the traceback."""
 
 
 def call(function: Any, arguments: tuple[Any, ...]) -> Outcome:
-    """What comes of one call."""
+    """Return the outcome of one call."""
     try:
         return True, function(*arguments), ""
-    except Exception as error:  # it is the caller's, who gets it
+    except Exception as error:  # it belongs to the caller and is passed on
         return False, error, traceback.format_exc()
 
 
 def packed(outcomes: list[Outcome]) -> bytes:
-    """Outcomes as bytes; those that cannot be are exceptions that say so."""
+    """Return outcomes as bytes; outcomes that cannot be pickled become exceptions that say so."""
     try:
         return _readable(outcomes)
-    except Exception:  # whatever a user's object raises when it is pickled, or read again
+    except Exception:  # a user's object may raise anything when it is pickled or unpickled
         sound: list[Outcome] = []
         for each in outcomes:
             try:
                 _readable([each])
                 sound.append(each)
-            except Exception as error:  # this is one of them
+            except Exception as error:  # this one cannot be pickled
                 what = "what a call gave" if each[0] else f"an exception ({type(each[1]).__name__}: {each[1]})"
                 sound.append((False, TypeError(f"{what} cannot be sent back: {error}"), each[2]))
         return pickle.dumps(sound)
 
 
 def _readable(outcomes: list[Outcome]) -> bytes:
-    """Outcomes as bytes. Exceptions with arguments of their own often cannot be read again."""
+    """Return outcomes as bytes, after checking that their exceptions can be unpickled: exceptions with arguments of
+    their own often cannot."""
     data = pickle.dumps(outcomes)
     pickle.loads(pickle.dumps([value for good, value, _ in outcomes if not good]))
     return data
 
 
 def write(path: Path, data: bytes) -> None:
-    """A file that is there whole or not at all."""
+    """Write a file atomically: it is there whole or not at all."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_bytes(data)
     os.replace(temporary, path)
@@ -67,7 +68,7 @@ def serve(directory: Path, name: str) -> None:
     todo, taken, done = (directory / each for each in ("todo", "taken", "done"))
     function = pickle.loads(read_own(directory / "function"))
     while True:
-        ended = (directory / "end").exists()  # asked first: what is added before it is seen below
+        ended = (directory / "end").exists()  # checked first: parts that were added before it are seen below
         parts = sorted(each for each in os.listdir(todo) if not each.startswith("."))
         if not parts and ended:
             return

@@ -1,1 +1,1 @@
-"""Launchers besides Open MPI, batch systems besides Slurm, and the transport of Flux."""
+"""MPI launchers other than Open MPI, batch systems other than Slurm, and the transport of Flux."""

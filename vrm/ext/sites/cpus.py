@@ -1,4 +1,4 @@
-"""The CPUs of ranks: in one list for all nodes, and compared with what was reported."""
+"""Functions for the CPUs of ranks: one list for all nodes, and comparison with reported bindings."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from vrm.model import Node, RankSlot
 
 def shared_list(hosts: Sequence[str], cpus: Sequence[Sequence[int]]
                 ) -> Sequence[Sequence[int]] | None:
-    """The CPUs of each rank of a node, if one list is right for all nodes; else None.
+    """Return the CPUs of each rank of a node, if one list fits all nodes; else None.
 
-    `hosts` and `cpus` are those of the ranks; a node with fewer ranks has the list's beginning.
-    """
+    `hosts` and `cpus` are those of all ranks. A node with fewer ranks uses the beginning of the list."""
     lists: dict[str, list[Sequence[int]]] = {}
     for host, of_rank in zip(hosts, cpus):
         lists.setdefault(host, []).append(of_rank)
@@ -27,8 +26,8 @@ def shared_list(hosts: Sequence[str], cpus: Sequence[Sequence[int]]
 def compare_cpus(found: Mapping[int, frozenset[int]], slots: Sequence[RankSlot],
                  nodes: Sequence[Node], topologies: Mapping[str, Topology], unreported: str
                  ) -> BindingCheck:
-    """The check of bindings where CPU numbers of ranks were `found`; `unreported` says why
-    ranks may be missing there."""
+    """Return the check of bindings if the CPU numbers of ranks are as in `found`. `unreported` says why ranks may be
+    missing there."""
     differences, missing = [], 0
     for slot in slots:
         if slot.rank not in found:

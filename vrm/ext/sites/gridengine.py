@@ -1,19 +1,18 @@
-"""Grid Engine: nodes from `PE_HOSTFILE`, cores of each in its second column. The end of the job is not
-known. GPUs that it names on the script's host (`SGE_HGR_gpu`) are those of that host.
-"""
+"""Grid Engine: nodes from `PE_HOSTFILE`, with the cores of each in its second column. The end of the job is not
+known. GPUs named on the script's host (`SGE_HGR_gpu`) are those of that host."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from vrm.live.batch.base import (MEND, AllocationError, BatchJob, BatchSystem, Environment, NodeShare, counted,
+from vrm.live.batch.base import (REMEDY, AllocationError, BatchJob, BatchSystem, Environment, NodeShare, counted,
                                  indices_of, read_text, slots_of_lines)
 from vrm.system.hosts import host_name
 
 
 class GridEngine(BatchSystem):
-    """Sun's, Univa's and their heirs, in a parallel environment."""
+    """Sun Grid Engine, Univa Grid Engine and their successors, in a parallel environment."""
 
     name = "gridengine"
     title = "Grid Engine"
@@ -23,23 +22,23 @@ class GridEngine(BatchSystem):
                          {"PRTE_MCA_plm_ssh_disable_qrsh": "1"})
 
     def hosts(self, env: Environment) -> dict[str, int]:
-        """With their slots."""
+        """Return the nodes with their slots."""
         return gridengine_hosts(env)
 
     def shares(self, env: Environment, answer: BatchJob, hosts: Mapping[str, int],
                run: Callable[[Sequence[str]], str]) -> dict[str, NodeShare]:
-        """Of a resource map that is called gpu."""
+        """Return the GPUs of a resource map named gpu."""
         indices = indices_of(env.get("SGE_HGR_gpu") or env.get("SGE_HGR_GPU") or "", " ")
         own = next((host for host in hosts if host.partition(".")[0] == host_name()), "")
         return {own: NodeShare(gpus=len(indices), indices=indices)} if own and indices else {}
 
     def openmpi_slots(self, env: Environment) -> Mapping[str, int] | None:
-        """Open MPI reads the same file."""
+        """Return the slots in PE_HOSTFILE, which Open MPI reads, too."""
         return slots_of_lines(env, "PE_HOSTFILE") if "PE_HOSTFILE" in env else None
 
 
 def gridengine_hosts(env: Mapping[str, str]) -> dict[str, int]:
-    """The nodes of a Grid Engine job in a parallel environment: a line `host slots queue
+    """Return the nodes of a Grid Engine job in a parallel environment. The file has a line `host slots queue
     processors` for each host and queue."""
     path = env["PE_HOSTFILE"]
     hosts: list[str] = []
@@ -49,6 +48,6 @@ def gridengine_hosts(env: Mapping[str, str]) -> dict[str, int]:
             continue
         if len(words) < 2 or not re.fullmatch(r"\d{1,6}", words[1]):
             raise AllocationError(f"PE_HOSTFILE: {path}:{number}: `{line.strip()}` is not a host "
-                                  f"with a number of slots; {MEND}")
+                                  f"with a number of slots; {REMEDY}")
         hosts += [words[0]] * int(words[1])
     return counted(hosts, f"PE_HOSTFILE: {path}")

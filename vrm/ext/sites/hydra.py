@@ -2,16 +2,15 @@
 
 | | MPICH | Intel MPI |
 |---|---|---|
-| which ranks are where | `-hosts n1:2,n0:1`, filled in this order | a block `-host n1 -n 2 ...` for each host, with `:` between |
-| CPUs, numbered as the operating system does | `-bind-to user:0+1,2+3`: one entry for each rank of a node, and the same list for all nodes; in a block it is still meant for all | `-env I_MPI_PIN_DOMAIN [0x3,0xc]` in the block: one mask for each rank of this node |
+| places of ranks | `-hosts n1:2,n0:1`, filled in this order | a block `-host n1 -n 2 ...` for each host, with `:` between |
+| CPUs, with the operating system's numbers | `-bind-to user:0+1,2+3`: one entry for each rank of a node, and the same list for all nodes; in a block it still applies to all | `-env I_MPI_PIN_DOMAIN [0x3,0xc]` in the block: one mask for each rank of this node |
 | a rank killed by signal 9 | 9, and `EXIT STRING: Killed (signal 9)` on standard output; on several nodes 255 | 255, and `KILLED BY SIGNAL: 9 (Killed)` |
 | a rank that ends without MPI_Finalize | mpiexec waits for the others | the same |
 
-So where the nodes of a job of MPICH have different cores free, each rank has a block of its own
+Therefore, if the nodes of a job of MPICH have different free cores, each rank has a block of its own
 and is bound by `taskset`. With `Hosts: {Steps: each}`, when MPICH reaches the nodes by srun, it counts them in Slurm's
-order instead of its own, and ranks end up on each other's nodes: it goes by ssh where the two differ.
-(All seen in MPICH 4.0.2 and 5.0.2 and in Intel MPI 2021.18.)
-"""
+order and not in its own, and ranks end up on each other's nodes. vrm makes MPICH use ssh if the two orders differ.
+(All seen in MPICH 4.0.2 and 5.0.2 and in Intel MPI 2021.18.)"""
 
 from __future__ import annotations
 
@@ -22,11 +21,11 @@ from typing import TypeVar
 from collections.abc import Mapping, Sequence
 
 from vrm.ext.sites.cpus import shared_list
-from vrm.live.launch.base import (MADE_UP, VERSION_SECONDS, AppContext, Launch, Launcher, LauncherConfiguration,
-                                  LaunchError, NoProgram, PathLike, ask_version, find_program, programs_in, slot_cpus, synthetic,
+from vrm.live.launch.base import (SYNTHETIC_CHECK, VERSION_SECONDS, AppContext, Launch, Launcher, LauncherConfiguration,
+                                  LaunchError, LauncherNotFound, PathLike, ask_version, find_program, programs_in, slot_cpus, synthetic,
                                   tail)
 from vrm.live.launch.environment import (environment, hydra_settings, own_programs, step_environment, tagged,
-                                         threads_apart, with_threads)
+                                         threads_per_program, with_threads)
 from vrm.live.nodes.bindings import BindingCheck
 from vrm.live.nodes.topology import Topology
 from vrm.model import Node, RankSlot
@@ -35,10 +34,10 @@ from vrm.system.hosts import host_name
 MPICH, INTEL = "MPICH", "Intel MPI"
 
 _BOOTSTRAPS = ("HYDRA_BOOTSTRAP", "HYDRA_LAUNCHER", "I_MPI_HYDRA_BOOTSTRAP")
-"""Variables by which a user says how Hydra starts its proxies."""
+"""Variables by which a user chooses how Hydra starts its proxies."""
 
 RankProgram = tuple[tuple[str, ...], tuple[str, ...]]
-"""What a rank runs: options of its block, and the program with its arguments."""
+"""The command of a rank: the options of its block, and the program with its arguments."""
 
 Each = TypeVar("Each")
 
@@ -46,11 +45,10 @@ _NAMES = ("mpiexec.hydra", "mpiexec.mpich", "mpirun.mpich", "mpiexec", "mpirun")
 
 
 class Hydra(Launcher):
-    """Jobs by the mpiexec of MPICH or Intel MPI, `family` says which.
+    """Starts jobs by the mpiexec of MPICH or Intel MPI; `family` says which.
 
-    `env` is the environment of all jobs, `topologies` are the machines by node name, `options`
-    go before the first block. An `emulated` cluster runs on this machine, unbound.
-    """
+    `env` is the environment of all jobs, `topologies` are the machines by node name, `options` are placed before the
+    first block. On an `emulated` cluster all ranks run on this machine, unbound."""
 
     kind = "hydra"
     automatic = True
@@ -73,16 +71,17 @@ class Hydra(Launcher):
     @classmethod
     def detect(cls, settings: LauncherConfiguration, emulated: bool, topologies: Mapping[str, Topology],
                base: Mapping[str, str]) -> Hydra:
-        """Find mpiexec as the settings say; LaunchError when there is none of these two."""
+        """Find mpiexec according to the settings. Raises LaunchError if there is neither MPICH nor Intel MPI."""
         mpiexec, family, version = find_mpiexec(settings.mpirun, base)
         env = environment(step_environment(base, {}), settings.environment, hydra_settings(base))
         return cls(mpiexec, family, version, env, topologies, emulated, settings.options)
 
     def together(self, job_id: int, contexts: Sequence[AppContext], slots: Sequence[RankSlot], nodes: Sequence[Node],
                  rankfile: PathLike, variables: Mapping[str, str] | None = None) -> Launch:
-        """mpiexec with blocks for hosts or programs; LaunchError when its CPU numbers are not known."""
+        """Return the mpiexec command with blocks for hosts or programs. Raises LaunchError if the CPU numbers of its
+        cores are not known."""
         programs: list[RankProgram] = []
-        for each, threads in zip(contexts, threads_apart(self.env, variables, contexts, self.options)):
+        for each, threads in zip(contexts, threads_per_program(self.env, variables, contexts, self.options)):
             own = ("-env", "OMP_NUM_THREADS", threads) if threads else ()
             programs += [(own, (os.fspath(each.program), *each.arguments))] * each.ranks
         hosts = [nodes[slot.node].name for slot in slots]
@@ -102,8 +101,8 @@ class Hydra(Launcher):
         return Launch(argv, tagged(env, self.run_id, job_id), {}, daemons=daemons)
 
     def _bootstrap(self, slots: Sequence[RankSlot]) -> list[str]:
-        """How Hydra's proxies come to other nodes by themselves: as Hydra finds best (srun inside a Slurm job, ssh),
-        if that puts ranks where they belong."""
+        """Return options that choose how Hydra starts its proxies on other nodes: none if Hydra's own choice (srun
+        inside a Slurm job, else ssh) places ranks correctly."""
         order = [slot.node for slot in slots]  # nodes are numbered as in the allocation
         if self.family == MPICH and "SLURM_JOB_ID" in self.env and order != sorted(order):
             return ["ssh"]
@@ -111,7 +110,7 @@ class Hydra(Launcher):
 
     def _mpich(self, hosts: Sequence[str], cpus: Sequence[Sequence[int]] | None,
                programs: Sequence[RankProgram]) -> list[str]:
-        """The arguments for MPICH; without `cpus` nothing is bound."""
+        """Return the arguments for MPICH; without `cpus` ranks are unbound."""
         where = ["-hosts", ",".join(f"{host}:{ranks}" for host, ranks in _runs(hosts)), "-bind-to"]
         shared = shared_list(hosts, cpus) if cpus else None
         if cpus and shared is None:
@@ -125,7 +124,7 @@ class Hydra(Launcher):
 
     def _intel(self, hosts: Sequence[str], cpus: Sequence[Sequence[int]] | None,
                programs: Sequence[RankProgram]) -> list[str]:
-        """The arguments for Intel MPI; without `cpus` nothing is bound."""
+        """Return the arguments for Intel MPI; without `cpus` ranks are unbound."""
         blocks, first = [], 0
         for (host, (own, program)), ranks in _runs(list(zip(hosts, programs))):
             binding = []
@@ -138,24 +137,24 @@ class Hydra(Launcher):
         return [*([] if cpus else ["-genv", "I_MPI_PIN", "off"]), *self.options, *_joined(blocks)]
 
     def exit_code(self, code: int, output: PathLike, errors: PathLike) -> int:
-        """The exit code as a shell would show it for the rank that failed: where Hydra says in
-        the job's output that a signal killed it, 128 and the signal's number."""
+        """Return the exit code that a shell would show for the failed rank: 128 plus the signal's number if Hydra's
+        message in the job's output says that a signal killed it."""
         text = tail(output) if code else ""
         found = next(filter(None, (pattern.search(text) for pattern in _SIGNALS)), None)
         return 128 + int(found[1]) if found else code
 
     def check_bindings(self, errors: PathLike, output: PathLike, slots: Sequence[RankSlot],
                        nodes: Sequence[Node] = ()) -> BindingCheck:
-        """Hydra reports no bindings: they are read on the nodes, or not known."""
+        """Return a check without result: Hydra reports no bindings. They can only be read on the nodes."""
         if self.emulated:
             return BindingCheck("unbound")
         if synthetic(self.topologies, slots, nodes):
-            return MADE_UP
+            return SYNTHETIC_CHECK
         return BindingCheck("unchecked", (f"{self.family} does not report bindings",))
 
 
-# In this order: MPICH's banner may be that of a rank which Hydra itself has killed. (It stands
-# there for signals only; on several nodes the line behind it is often missing.)
+# The order matters: MPICH's banner may be that of a rank which Hydra itself has killed. (The exit string appears for
+# signals only; on several nodes the line after the banner is often missing.)
 _SIGNALS = [re.compile(pattern, re.MULTILINE) for pattern in (
     r"^YOUR APPLICATION TERMINATED WITH THE EXIT STRING: .*\(signal (\d+)\)$",
     r"^=\s+KILLED BY SIGNAL: (\d+) \(",
@@ -163,39 +162,39 @@ _SIGNALS = [re.compile(pattern, re.MULTILINE) for pattern in (
 
 
 def _runs(of_ranks: Sequence[Each]) -> list[tuple[Each, int]]:
-    """What ranks in a row have in common, such as the host, with their number."""
+    """Return what consecutive ranks have in common, such as the host, with the number of these ranks."""
     return [(each, len(list(same))) for each, same in groupby(of_ranks)]
 
 
 def _joined(blocks: Sequence[Sequence[str]]) -> list[str]:
-    """Blocks of arguments with `:` between them."""
+    """Return blocks of arguments joined with `:`."""
     return [word for block in blocks for word in (":", *block)][1:]
 
 
 # ----------------------------------------------------------------------------- finding mpiexec
 
-_MEND = ("install MPICH (Debian: mpich; or `pip install mpich` into this Python's environment) "
-         "or Intel MPI, or set Launcher.Mpirun to the path of its mpiexec")
+_FIX = ("install MPICH (Debian: mpich; or `pip install mpich` into this Python's environment) "
+        "or Intel MPI, or set Launcher.Mpirun to the path of its mpiexec")
 
 
 def find_mpiexec(configured: str = "auto", env: Mapping[str, str] | None = None
                  ) -> tuple[str, str, str]:
-    """The path, family and version of the mpiexec to use.
+    """Return the path, family and version of the mpiexec to use.
 
-    `auto` looks on the PATH of `env`, then beside this Python; MPIs of other kinds are passed
-    over. Raises LaunchError with what was found wrong.
-    """
+    `auto` searches the PATH of `env`, then the directory of this Python; MPIs of other kinds are skipped. Raises
+    LaunchError with the reasons."""
     env = os.environ if env is None else env
     folders = [*env.get("PATH", os.defpath).split(os.pathsep), own_programs()]
     found, (family, version) = find_program(configured, env, programs_in(folders, _NAMES),
-                                            lambda each: read_version(each, env), "no mpiexec on PATH", _MEND)
+                                            lambda each: read_version(each, env), "no mpiexec on PATH", _FIX)
     return found, family, version
 
 
 def read_version(mpiexec: str, env: Mapping[str, str] | None = None,
                  seconds: float = VERSION_SECONDS) -> tuple[str, str]:
-    """Ask an mpiexec for its family and version; LaunchError when it is neither of the two."""
-    said = ask_version(mpiexec, environment(os.environ if env is None else env), _MEND, seconds)
+    """Return the family and version of an mpiexec, which is run. Raises LaunchError if it is neither MPICH nor Intel
+    MPI."""
+    said = ask_version(mpiexec, environment(os.environ if env is None else env), _FIX, seconds)
     try:
         return parse_version(said)
     except LaunchError as error:
@@ -203,7 +202,7 @@ def read_version(mpiexec: str, env: Mapping[str, str] | None = None,
 
 
 def parse_version(text: str) -> tuple[str, str]:
-    """Family and version in what `mpiexec --version` prints; LaunchError for other programs."""
+    """Return family and version from the output of `mpiexec --version`. Raises LaunchError for other programs."""
     for pattern, family in ((r"Intel\(R\) MPI Library.*?Version ([\w.]+)", INTEL),
                             (r"HYDRA build details:\s*Version:\s*(\S+)", MPICH)):
         match = re.search(pattern, text, re.DOTALL)
@@ -211,7 +210,7 @@ def parse_version(text: str) -> tuple[str, str]:
             return family, match[1]
     other = re.search(r"\((?:Open MPI|OpenRTE)\) (\S+)", text)
     if other:
-        raise NoProgram(f"is Open MPI {other[1]}; set Launcher: {{Kind: openmpi}} to start "
-                        f"jobs by this one, or {_MEND}")
+        raise LauncherNotFound(f"is Open MPI {other[1]}; set Launcher: {{Kind: openmpi}} to start "
+                               f"jobs by this one, or {_FIX}")
     first = next((line.strip() for line in text.splitlines() if line.strip()), "nothing")
-    raise NoProgram(f"--version says `{first[:80]}`, which is neither MPICH nor Intel MPI; {_MEND}")
+    raise LauncherNotFound(f"--version says `{first[:80]}`, which is neither MPICH nor Intel MPI; {_FIX}")

@@ -1,6 +1,5 @@
-"""LSF: nodes from `LSB_DJOB_HOSTFILE`, `LSB_MCPU_HOSTS` or `LSB_HOSTS`, cores of each by the times it is
-named there. The end of the job is not known.
-"""
+"""LSF: nodes from `LSB_DJOB_HOSTFILE`, `LSB_MCPU_HOSTS` or `LSB_HOSTS`; a node has as many cores as it is named
+there. The end of the job is not known."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
-from vrm.live.batch.base import (MEND, AllocationError, BatchSystem, Environment, counted, read_text)
+from vrm.live.batch.base import (REMEDY, AllocationError, BatchSystem, Environment, counted, read_text)
 
 
 class LSF(BatchSystem):
@@ -22,11 +21,11 @@ class LSF(BatchSystem):
                          {"PRTE_MCA_ras": "^lsf", "PRTE_MCA_plm": "ssh"})
 
     def hosts(self, env: Environment) -> dict[str, int]:
-        """With their slots."""
+        """Return the nodes with their slots."""
         return lsf_hosts(env)
 
     def openmpi_slots(self, env: Environment) -> Mapping[str, int] | None:
-        """Those of LSB_MCPU_HOSTS, such as `n0 4 n1 8`."""
+        """Return the slots in LSB_MCPU_HOSTS, such as `n0 4 n1 8`."""
         if "LSB_JOBID" not in env:
             return None
         slots: Counter[str] = Counter()
@@ -37,7 +36,7 @@ class LSF(BatchSystem):
 
 
 def lsf_hosts(env: Mapping[str, str]) -> dict[str, int]:
-    """The nodes of an LSF job with their slots."""
+    """Return the nodes of an LSF job with their slots."""
     path = env.get("LSB_DJOB_HOSTFILE")
     if path:
         return counted(read_text(path, "LSB_DJOB_HOSTFILE").split(),
@@ -46,7 +45,7 @@ def lsf_hosts(env: Mapping[str, str]) -> dict[str, int]:
     if words:
         if len(words) % 2 or not all(re.fullmatch(r"\d{1,6}", count) for count in words[1::2]):
             raise AllocationError(f"LSB_MCPU_HOSTS: `{env['LSB_MCPU_HOSTS']}` is not a list of "
-                                  f"hosts, each with a number; {MEND}")
+                                  f"hosts, each with a number; {REMEDY}")
         return counted((host for host, count in zip(words[::2], words[1::2])
                          for _ in range(int(count))), "LSB_MCPU_HOSTS")
     return counted(env.get("LSB_HOSTS", "").split(), "LSB_HOSTS")

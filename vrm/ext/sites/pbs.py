@@ -1,8 +1,7 @@
-"""OpenPBS, PBS Professional and Torque: nodes from `PBS_NODEFILE`, a line for each process. The cores
-of each and the end are from `qstat -f`; else the lines of a host, `NCPUS` or `PBS_NUM_PPN`, whichever is
-most, and `PBS_WALLTIME` from the start of the job's script. GPUs and memory are `ngpus` and `mem` of
-`exec_vnode`, or the lines of `PBS_GPUFILE` (Torque).
-"""
+"""OpenPBS, PBS Professional and Torque: nodes from `PBS_NODEFILE`, which has a line for each process. The cores of
+each node and the end are read from `qstat -f`. Without it, the cores are the number of lines of the host, `NCPUS` or
+`PBS_NUM_PPN`, whichever is largest, and the end is `PBS_WALLTIME` after the start of the job's script. GPUs and
+memory are `ngpus` and `mem` in `exec_vnode`, or the lines of `PBS_GPUFILE` (Torque)."""
 
 from __future__ import annotations
 
@@ -13,15 +12,15 @@ from collections import Counter
 from pathlib import Path
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from vrm.live.batch.base import (MEND, AllocationError, BatchJob, BatchSystem, Environment, NodeShare, Question,
-                                 Wrapper, WrapperError, counted, read_text, slots_of_lines, whole)
+from vrm.live.batch.base import (REMEDY, AllocationError, BatchJob, BatchSystem, Environment, NodeShare, Question,
+                                 BatchScript, BatchScriptError, counted, read_text, slots_of_lines, whole)
 from vrm.model.forms.hosts import HOST
-from vrm.model.quantities import PBS_MEMORY, clock, memory_bytes, of_parts
-from vrm.system.printing.moments import moment_of
+from vrm.model.quantities import PBS_MEMORY, clock, memory_bytes, seconds_of_parts
+from vrm.system.printing.local_times import parse_local_time
 
 
 class PBS(BatchSystem):
-    """All that have qsub and PBS_NODEFILE."""
+    """All batch systems that have qsub and PBS_NODEFILE."""
 
     name = "pbs"
     title = "PBS"
@@ -38,22 +37,22 @@ class PBS(BatchSystem):
     script_help = "for qsub (PBS Pro, OpenPBS)"
 
     def hosts(self, env: Environment) -> dict[str, int]:
-        """Those of the file of nodes."""
+        """Return the nodes of the node file."""
         return pbs_hosts(env)
 
     def questions(self, job: str) -> Sequence[Question]:
-        """qstat knows all."""
+        """Return the qstat command, which reports everything."""
         return ((("qstat", "-f", job), parse_qstat),)
 
     def own_end(self, env: Environment) -> float | None:
-        """From the start of the job's script on."""
+        """Return the start of the job's script plus PBS_WALLTIME."""
         length = duration(env.get("PBS_WALLTIME", ""))
         begun = script_start()
         return begun + length if length and begun is not None else None
 
     def granted(self, answer: BatchJob, hosts: Mapping[str, int], run: Callable[[Sequence[str]], str]
                 ) -> dict[str, int]:
-        """qstat names vnodes."""
+        """Return the cores by host; qstat reports them by vnode."""
         granted: dict[str, int] = Counter()
         places = _places(answer.cores, hosts, run)
         for name, count in answer.cores.items():
@@ -62,9 +61,10 @@ class PBS(BatchSystem):
 
     def shares(self, env: Environment, answer: BatchJob, hosts: Mapping[str, int],
                run: Callable[[Sequence[str]], str]) -> dict[str, NodeShare]:
-        """Those of a host's vnodes together. Where one has GPUs, the others have as many as they say."""
+        """Return memory and GPUs by host, summed over its vnodes. If one host has GPUs, a host that reports none has
+        0."""
         if not answer.shares:
-            return _of_gpu_file(env, hosts)
+            return _gpus_from_file(env, hosts)
         granted: dict[str, NodeShare] = {}
         places = _places(answer.shares, hosts, run)
         for name, share in answer.shares.items():
@@ -74,9 +74,9 @@ class PBS(BatchSystem):
                 for host, share in granted.items() if host in hosts}
 
     def attach_command(self, env: Environment) -> tuple[str, ...]:
-        """pbs_attach; none where PBS has no such program, as Torque."""
+        """Return the pbs_attach command; none if PBS has no such program, as in Torque."""
         job = env.get("PBS_JOBID", "")
-        # The id becomes a word of a command line: it must look like one.
+        # The id becomes a word of a command line, so it must look like an id.
         if not env.get("PBS_NODEFILE") or not re.fullmatch(r"[A-Za-z0-9][\w.\[\]-]*", job):
             return ()
         places = [env.get("PATH", os.defpath)]
@@ -87,23 +87,23 @@ class PBS(BatchSystem):
             places += [os.path.join(place, "bin")
                        for place in re.findall(r"^PBS_EXEC=(\S+)", text, re.MULTILINE)]
         except OSError:
-            pass  # no PBS here, or one that is set up otherwise
+            pass  # no PBS here, or a different configuration
         found = shutil.which("pbs_attach", path=os.pathsep.join(places))
         return (os.path.abspath(found), "-j", job) if found else ()
 
     def openmpi_slots(self, env: Environment) -> Mapping[str, int] | None:
-        """Open MPI counts a slot for each line of the file of nodes."""
+        """Return one slot for each line of the node file, as Open MPI counts."""
         return slots_of_lines(env, "PBS_NODEFILE") if "PBS_JOBID" in env else None
 
-    def check_script(self, wrapper: Wrapper) -> None:
-        """Whether a warning is wished for, which PBS does not send."""
+    def check_script(self, wrapper: BatchScript) -> None:
+        """Raise WrapperError if a warning signal is requested, which PBS does not send."""
         if wrapper.warning is not None:
-            raise WrapperError("PBS sends no warnings, vrm looks at the clock itself: leave "
-                               "--signal out, and set "
-                               f"End: {{Margin: {wrapper.warning}}} in the configuration")
+            raise BatchScriptError("PBS sends no warnings, vrm looks at the clock itself: leave "
+                                   "--signal out, and set "
+                                   f"End: {{Margin: {wrapper.warning}}} in the configuration")
 
-    def script_lines(self, wrapper: Wrapper) -> list[str]:
-        """Options of qsub."""
+    def script_lines(self, wrapper: BatchScript) -> list[str]:
+        """Return the options of qsub."""
         assert wrapper.cores is not None
         chunk = (f"select={wrapper.nodes}:ncpus={wrapper.cores}:mpiprocs={wrapper.cores}"
                  ":ompthreads=1")
@@ -123,8 +123,9 @@ class PBS(BatchSystem):
             ask.append(f"-q {wrapper.queue}")
         return ask
 
-    def script_start(self, wrapper: Wrapper) -> list[str]:
-        """PBS starts in the home directory and shows the output at the end."""
+    def script_start(self, wrapper: BatchScript) -> list[str]:
+        """Return lines that change to the submission directory and redirect output: PBS starts scripts in the home
+        directory and shows output only at the end."""
         return ['cd "$PBS_O_WORKDIR" || exit 2',
                 "# PBS keeps the output until the end; this file can be read while vrm runs.",
                 "# Added to, since PBS runs this script again after qrerun or preemption.",
@@ -133,16 +134,16 @@ class PBS(BatchSystem):
                 f"export PBS_WALLTIME=${{PBS_WALLTIME:-{wrapper.walltime}}}"]
 
     def chain(self, file: str, rest: str) -> list[str]:
-        """Each job waits for the end of the one before."""
+        """Return commands that submit jobs each of which waits for the end of the previous one."""
         return [f"id=$(qsub {file})",
                 f"for i in {rest}; do id=$(qsub -W depend=afterany:$id {file}); done"]
 
 
 def pbs_hosts(env: Mapping[str, str]) -> dict[str, int]:
-    """The nodes of a PBS job, with the cores that the environment lets suppose on each."""
+    """Return the nodes of a PBS job with the number of cores that the environment indicates for each."""
     path = env.get("PBS_NODEFILE")
     if not path:
-        raise AllocationError(f"PBS_NODEFILE: is not set in this PBS job; {MEND}")
+        raise AllocationError(f"PBS_NODEFILE: is not set in this PBS job; {REMEDY}")
     lines = read_text(path, "PBS_NODEFILE").split()
     most = max(whole(env, name) for name in ("NCPUS", "PBS_NUM_PPN"))
     return {host: max(times, most)
@@ -150,13 +151,13 @@ def pbs_hosts(env: Mapping[str, str]) -> dict[str, int]:
 
 
 def parse_qstat(text: str) -> BatchJob:
-    """What `qstat -f JOB` of OpenPBS, PBS Professional and Torque prints: the cores granted on
-    each vnode (Torque: host), the end, and how often the job was begun."""
-    text = re.sub(r"\n(?:\t|    {5,})", "", text)  # long values go on in the next line
+    """Return the data in the output of `qstat -f JOB` of OpenPBS, PBS Professional and Torque: the cores granted on
+    each vnode (Torque: host), the end, and how often the job was started."""
+    text = re.sub(r"\n(?:\t|    {5,})", "", text)  # long values continue on the next line
     values = dict(re.findall(r"^\s*([\w.]+) = (.*?)\s*$", text, re.MULTILINE))
     cores: dict[str, int] = {}
     shares: dict[str, NodeShare] = {}
-    # (n0:ncpus=8:mem=4gb)+(n1[0]:ncpus=4+n1[1]:ncpus=4): parts of a host are its vnodes.
+    # (n0:ncpus=8:mem=4gb)+(n1[0]:ncpus=4+n1[1]:ncpus=4): the parts of a host are its vnodes.
     for chunk in re.split(r"[()+]+", values.get("exec_vnode", "")):
         vnode = re.match(r"([^:\[\]]+)(?:\[\d+\])?:(?:.*:)?ncpus=(\d+)", chunk)
         if vnode:
@@ -181,19 +182,17 @@ def parse_qstat(text: str) -> BatchJob:
 
 
 def _named(name: str, hosts: Iterable[str]) -> str | None:
-    """The host of that name; a short name and a long one are the same."""
+    """Return the host with that name; a short name matches the corresponding long name. None if there is none."""
     return next((host for host in hosts if name == host), None) or next(
         (host for host in hosts if name.partition(".")[0] == host.partition(".")[0]
          and "." not in (name if "." in host else host)), None)
 
 
 def vnode_hosts(vnodes: Iterable[str], hosts: Iterable[str]) -> dict[str, str] | None:
-    """On which host each vnode of a job is; None where that cannot be said.
+    """Return the host of each vnode of a job; None if that cannot be decided.
 
-    PBS lists vnodes, and hosts in the file of nodes, both in the order of the chunks. A vnode
-    usually has the name of its host; of those that have other names each is the next of the
-    hosts which are left, if there are as many.
-    """
+    PBS lists vnodes, and hosts in the node file, both in the order of the chunks. A vnode usually has the name of
+    its host. Vnodes with other names are assigned in order to the remaining hosts, if their numbers are equal."""
     vnodes = list(vnodes)
     found = {name: _named(name, hosts) for name in vnodes}
     left = [host for host in hosts if host not in found.values()]
@@ -204,7 +203,7 @@ def vnode_hosts(vnodes: Iterable[str], hosts: Iterable[str]) -> dict[str, str] |
 
 
 def parse_pbsnodes(text: str) -> dict[str, str]:
-    """The hosts of vnodes, as `pbsnodes -v VNODE ...` prints them."""
+    """Return the hosts of vnodes from the output of `pbsnodes -v VNODE ...`."""
     hosts: dict[str, str] = {}
     vnode = ""
     for line in text.splitlines():
@@ -218,7 +217,7 @@ def parse_pbsnodes(text: str) -> dict[str, str]:
 
 def _places(vnodes: Iterable[str], hosts: Mapping[str, int], run: Callable[[Sequence[str]], str]
             ) -> dict[str, str]:
-    """The host of each vnode ("": not known); pbsnodes says it, where it is not clear."""
+    """Return the host of each vnode ("": not known); pbsnodes is asked if it is not clear."""
     names = list(vnodes)
     places = vnode_hosts(names, hosts)
     if places is None:
@@ -229,12 +228,12 @@ def _places(vnodes: Iterable[str], hosts: Mapping[str, int], run: Callable[[Sequ
     return places
 
 
-def _of_gpu_file(env: Environment, hosts: Mapping[str, int]) -> dict[str, NodeShare]:
-    """The GPUs in Torque's file, a line such as `n0-gpu1` for each."""
+def _gpus_from_file(env: Environment, hosts: Mapping[str, int]) -> dict[str, NodeShare]:
+    """Return the GPUs in Torque's file, which has a line such as `n0-gpu1` for each."""
     found: dict[str, NodeShare] = {}
     try:
         text = Path(env["PBS_GPUFILE"]).read_text()
-    except (KeyError, OSError):  # no such job, or no such file: nothing is said
+    except (KeyError, OSError):  # not in such a job, or no such file
         return {}
     for host, number in re.findall(r"^(\S+)-gpu(\d{1,3})\s*$", text, re.MULTILINE):
         name = _named(host, hosts)
@@ -244,25 +243,25 @@ def _of_gpu_file(env: Environment, hosts: Mapping[str, int]) -> dict[str, NodeSh
 
 
 def parse_pbs_time(text: str) -> float | None:
-    """Seconds since the epoch of a local time such as `Sat Nov 21 15:33:13 2026`, else None."""
+    """Return the epoch seconds of a local time such as `Sat Nov 21 15:33:13 2026`; None for other texts."""
     try:
-        return moment_of(text.strip(), "%a %b %d %H:%M:%S %Y")
+        return parse_local_time(text.strip(), "%a %b %d %H:%M:%S %Y")
     except ValueError:
         return None
 
 
 def duration(text: str) -> float | None:
-    """Seconds of a time such as `36:00:00`, `30:00` or `3600`, else None."""
+    """Return the seconds of a duration such as `36:00:00`, `30:00` or `3600`; None for other texts."""
     try:
-        return of_parts(text.strip())
+        return seconds_of_parts(text.strip())
     except ValueError:
         return None
 
 
 def script_start() -> float | None:
-    """When the leader of this session started, in seconds since the epoch: a batch system gives
-    every job's script a session. None where it is in another namespace of processes."""
-    import psutil  # not at the top: the manual page of a wheel is made where nothing is installed
+    """Return when the leader of this session started (epoch seconds); a batch system gives every job's script a
+    session. None if the leader is in another PID namespace."""
+    import psutil  # not at the top: the manual page of a wheel is built without dependencies
 
     try:
         return psutil.Process(os.getsid(0)).create_time()

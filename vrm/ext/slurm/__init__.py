@@ -1,2 +1,2 @@
-"""Commands of Slurm, answered by vrm: names, options and forms that people and tools know; and what commands of other
+"""Slurm's commands, answered by vrm with Slurm's names, options and formats; and the code that the commands of other
 batch systems share with them (`vrm.ext.slurm.calls`)."""

@@ -1,11 +1,10 @@
-"""Programs that wait for a job: `srun` and `salloc` outside of jobs, `mpirun` of programs that do not know of a batch
-system, and `sattach`.
+"""Commands that wait for a job: `srun` and `salloc` outside of jobs, `mpirun` called by programs that do not know
+about a batch system, and `sattach`.
 
-Each but the last becomes a script job, which goes on as what was typed: as a step on all of its cores, as the
-command, or as the real mpirun, which the job keeps on its cores. The client has what the job prints as it
-comes, its exit status, and its own standard input where the job runs on the same machine. The job ends with the
-client.
-"""
+Each of them except `sattach` submits a script job that continues as what was typed: as a step on all of its cores,
+as the command, or as the real mpirun, which the job restricts to its cores. The client prints the job's output as it
+comes and returns its exit status; its standard input is the job's where both run on the same machine. The job ends
+when the client ends."""
 
 from __future__ import annotations
 
@@ -16,10 +15,10 @@ import signal
 from functools import partial
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from vrm.ext.slurm.forms import nodelists, words
+from vrm.ext.slurm.forms import nodelists, state_names
 from vrm.ext.slurm.calls import shell
-from vrm.ext.slurm.calls.answers import Answer, Joins, Needs, Refused, Reply, LaterAnswer
-from vrm.ext.slurm.calls.counter import Counter
+from vrm.ext.slurm.calls.answers import Answer, JoinStep, FileNeeded, CallRefused, Reply, DeferredAnswer
+from vrm.ext.slurm.calls.handler import RequestHandler
 from vrm.ext.slurm.calls.jobs import JobView
 from vrm.ext.slurm.forms.options import Options
 from vrm.ext.slurm.sbatch import ask, components
@@ -28,7 +27,7 @@ from vrm.model import JobState
 from vrm.ext.steps.options import known, parts_of
 
 SRUN = Options("srun", known("srun"), "[options] PROGRAM [ARGUMENTS]")
-"""The options of srun, which reads those of a step again in the job."""
+"""Options of srun; the srun inside the job reads the options of the step again."""
 
 SALLOC = Options("salloc", known("salloc"), "[options] [[--] COMMAND [ARGUMENTS]]")
 SATTACH = Options("sattach", "Q quiet n -, v verbose n -", "JOB[.STEP]")
@@ -38,21 +37,21 @@ PART = 1 << 20
 """Bytes of output that are passed on at a time."""
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-"""Signals to the client that end its job; the others go to the job's processes."""
+"""Signals to the client that end its job; other signals are sent to the job's processes."""
 
 
-def srun(call: Call, counter: Counter) -> Reply:
-    """A step in a job of its own."""
+def srun(call: Call, counter: RequestHandler) -> Reply:
+    """Run a step in a job of its own."""
     parts = parts_of(call.arguments)
     (chosen, rest), *others = [SRUN.parse(part, mixed=False) for part in parts]
     if not rest or not all(words for _, words in others):
         raise SRUN.error("No command given to execute.")
     if "jobid" in chosen:
-        return _step_of(chosen["jobid"], call, counter)
+        return _join_step(chosen["jobid"], call, counter)
     if any("het-group" in given or "pack-group" in given for given, _ in ((chosen, rest), *others)):
         raise SRUN.error("--het-group names components of the job in which srun runs, and this is outside of jobs")
     job = {key: value for key, value in chosen.items() if key not in ("output", "error", "input", "export")}
-    # The job has what is left out.
+    # These options apply to the job, not to its step.
     typed = [SRUN.without(part, "nodelist", "nodefile", "exclude", "signal") for part in parts]
     if "pty" in chosen:
         return _enter(call, counter, SRUN, job, rest[0])
@@ -61,26 +60,27 @@ def srun(call: Call, counter: Counter) -> Reply:
                    others=[given for given, _ in others])
 
 
-def _step_of(text: str, call: Call, counter: Counter) -> Reply:
-    """A step in a job that runs: the client is its srun."""
-    found, missing = SRUN.checked(f"Invalid job id {text}", words.find, counter, text)
+def _join_step(text: str, call: Call, counter: RequestHandler) -> Reply:
+    """Run a step in a running job: the client becomes its srun."""
+    found, missing = SRUN.checked(f"Invalid job id {text}", state_names.find, counter, text)
     if missing or len(found) != 1:
         raise SRUN.error(f"--jobid={text}: " + ("Invalid job id specified" if missing else "name one job of the array"))
     try:
-        return Joins(variables=counter.entering(found[0].id, call.env))
-    except Refused as refused:
+        return JoinStep(variables=counter.entry_variables(found[0].id, call.env))
+    except CallRefused as refused:
         raise SRUN.error(f"--jobid={text}: {refused}") from refused
 
 
-_KEEPS = ("sleep", "2147483647")
-"""What a job runs that is there for the steps that enter it: it ends with its limit, or by scancel."""
+_IDLE_COMMAND = ("sleep", "2147483647")
+"""Command of a job that only exists for the steps that enter it; it ends at its time limit or by scancel."""
 
 
-def salloc(call: Call, counter: Counter) -> Reply:
-    """A command on the cores of a job."""
+def salloc(call: Call, counter: RequestHandler) -> Reply:
+    """Run a command on the cores of a job."""
     (chosen, *others), rest = components(SALLOC, call.arguments)
     if "no-shell" in chosen and not rest:
-        return _submit(call, counter, SALLOC, chosen, _KEEPS, "interactive", "quiet" not in chosen, Granted, others)
+        return _submit(call, counter, SALLOC, chosen, _IDLE_COMMAND, "interactive", "quiet" not in chosen,
+                       AllocationAnswer, others)
     if "no-shell" in chosen:
         raise SALLOC.error(f"--no-shell runs no command; leave out {rest[0]}, or the option")
     if not rest:
@@ -88,24 +88,24 @@ def salloc(call: Call, counter: Counter) -> Reply:
     return _submit(call, counter, SALLOC, chosen, rest, rest[0], "quiet" not in chosen, others=others)
 
 
-def sattach(call: Call, counter: Counter) -> Reply:
-    """What a running job has printed and prints, until it has ended. The steps of a job print where it does."""
+def sattach(call: Call, counter: RequestHandler) -> Reply:
+    """Print what a running job has printed and prints, until it ends. Steps print to the same files as their job."""
     _, rest = SATTACH.parse(call.arguments)
     if len(rest) != 1:
         raise SATTACH.error("name one job or step that runs, for example sattach 12.0")
-    found, missing = SATTACH.checked(f"Invalid job id {rest[0]}", words.find, counter, rest[0].partition(".")[0])
+    found, missing = SATTACH.checked(f"Invalid job id {rest[0]}", state_names.find, counter, rest[0].partition(".")[0])
     if missing or len(found) != 1:
         raise SATTACH.error(f"{rest[0]}: " + ("Invalid job id specified" if missing else "name one job of the array"))
     if not found[0].launched or found[0].state.ended:
         raise SATTACH.error(f"{rest[0]}: the job does not run")
-    return Watching(counter, found[0].id, SATTACH.command, False)
+    return OutputAnswer(counter, found[0].id, SATTACH.command, False)
 
 
-def _enter(call: Call, counter: Counter, options: Options, chosen: Mapping[str, str], program: str,
+def _enter(call: Call, counter: RequestHandler, options: Options, chosen: Mapping[str, str], program: str,
            others: Sequence[Mapping[str, str]] = ()) -> Reply:
-    """A job that is there for what its client runs then."""
+    """Submit a job that only exists for what its client runs in it."""
     return _submit(call, counter, options, chosen, ("/bin/sh", "-c", shell.SCRIPT), program,
-                   "quiet" not in chosen and options is SALLOC, partial(Entered, call.env), others)
+                   "quiet" not in chosen and options is SALLOC, partial(ShellAnswer, call.env), others)
 
 
 _COUNTS = ("n", "np", "c")
@@ -115,11 +115,11 @@ _VALUES = {**dict.fromkeys(("mca", "gmca", "omca", "prtemca", "pmixmca", "env", 
     *_COUNTS, *_PER_NODE, "x", "map-by", "bind-to", "rank-by", "wdir", "wd", "path", "output", "output-filename",
     "display", "genvlist", "envlist", "timeout", "prefix", "stdin", "personality", "report-uri", "runtime-options",
     "rmk", "bootstrap", "launcher", "iface", "tune", "am", "s", "outfile-pattern", "errfile-pattern"), 1)}
-"""How many values follow an option of mpirun."""
+"""Number of values that follow an option of mpirun."""
 
 
-def mpirun(call: Call, counter: Counter) -> Reply:
-    """The real mpirun, in a job of as many tasks as it is to start."""
+def mpirun(call: Call, counter: RequestHandler) -> Reply:
+    """Run the real mpirun in a job with as many tasks as mpirun has ranks."""
     tasks, cores, per_node, program = _ranks(call.name, call.arguments)
     chosen = {"ntasks": str(tasks), "cpus-per-task": str(cores)}
     if per_node:
@@ -128,8 +128,8 @@ def mpirun(call: Call, counter: Counter) -> Reply:
 
 
 def _ranks(name: str, arguments: Sequence[str]) -> tuple[int, int, int, str]:
-    """How many ranks an mpirun is to start, with how many cores each, how many on a node at most (0: any),
-    and which program. Refused where it does not say."""
+    """Return the number of ranks that an mpirun starts, the cores of each, the maximum number per node (0: any) and
+    the program. Raises Refused if the arguments do not say them."""
     total, cores, per_node, program = 0, 1, 0, ""
     left = list(arguments)
     while left:
@@ -153,7 +153,7 @@ def _ranks(name: str, arguments: Sequence[str]) -> tuple[int, int, int, str]:
 
 
 def _launcher_options(left: list[str]) -> Iterator[tuple[str, str]]:
-    """The options at the beginning, each with its value if it has one; they are taken from the list."""
+    """Remove the options at the beginning of the list and yield each with its value ("": none)."""
     while left and left[0].startswith("-") and left[0] != "--":
         option, equals, value = left.pop(0).lstrip("-").partition("=")
         if option in _HOSTS:
@@ -172,26 +172,26 @@ def _whole(text: str) -> int:
     return int(text)
 
 
-def _submit(call: Call, counter: Counter, options: Options, chosen: Mapping[str, str], typed: Sequence[str],
-            program: str, says: bool, waits: Callable[..., Attached] | None = None,
+def _submit(call: Call, counter: RequestHandler, options: Options, chosen: Mapping[str, str], typed: Sequence[str],
+            program: str, says: bool, waits: Callable[..., AttachedAnswer] | None = None,
             others: Sequence[Mapping[str, str]] = ()) -> Reply:
-    """The job that goes on as what was typed, and who waits for it. `others`: see `ask`."""
+    """Submit a job that continues as what was typed; return the object that waits for it. `others`: see `ask`."""
     named: list[Mapping[str, str]] = []
     for each in (chosen, *others):
         found = nodelists.read({key: value for key, value in each.items() if key != "chdir"}, options, call)
-        if isinstance(found, Needs):
+        if isinstance(found, FileNeeded):
             return found
         named.append(found)
     asked = ask(named[0], options, call, counter, os.path.basename(program) or program, output=False,
                 script=_script(call, typed), others=named[1:])
     try:
-        return (waits or Attached)(counter, counter.submit(asked)[0], options.command, says)
-    except Refused as refused:
+        return (waits or AttachedAnswer)(counter, counter.submit(asked)[0], options.command, says)
+    except CallRefused as refused:
         raise options.error(f"Unable to allocate resources: {refused}") from refused
 
 
 def _script(call: Call, typed: Sequence[str]) -> bytes:
-    """The job's script."""
+    """Return the job's script."""
     pid, _, host = call.env.get(STDIN, "").partition("@")
     lines = ["#!/bin/sh"]
     if pid.isdigit():
@@ -201,11 +201,11 @@ def _script(call: Call, typed: Sequence[str]) -> bytes:
     return os.fsencode("\n".join(lines) + "\n")
 
 
-class Attached(LaterAnswer):
-    """Waits for a job: passes on what it prints, and signals; ends it when nobody waits any more.
-    `says`: it is told, as Slurm does, that the job waits and that it starts."""
+class AttachedAnswer(DeferredAnswer):
+    """Waits for a job: passes on its output and signals to it, and ends it when the client is gone. `says`: print,
+    as Slurm does, that the job is queued and that it starts."""
 
-    def __init__(self, counter: Counter, job_id: int, command: str, says: bool) -> None:
+    def __init__(self, counter: RequestHandler, job_id: int, command: str, says: bool) -> None:
         self.id = job_id
         self._counter, self._command, self._says = counter, command, says
         self._text = {1: b"", 2: b""}
@@ -214,7 +214,7 @@ class Attached(LaterAnswer):
         self._by = 0
 
     def poll(self) -> Answer | None:
-        """The exit status of the job, when it has ended and all that it printed was passed on."""
+        """Return the exit status of the job when it has ended and all of its output was passed on."""
         found = self._counter.jobs([self.id])
         if not found:
             return Answer(err=f"{self._command}: error: job {self.id} is no longer known\n", code=1)
@@ -242,7 +242,7 @@ class Attached(LaterAnswer):
                 self._text[2] += f"{self._command}: job {self.id} has been allocated resources\n".encode()
 
     def _follow(self, job: JobView) -> bool:
-        """Read what the job has printed; whether there may be more."""
+        """Read new output of the job; return whether there may be more."""
         more = False
         out, err, _ = self._counter.files(job)
         for number, path in ((1, out), (2, err)):
@@ -251,7 +251,7 @@ class Attached(LaterAnswer):
             try:
                 with open(path, "rb") as file:
                     if os.fstat(file.fileno()).st_size < self._read[number]:
-                        self._read[number] = 0  # the job began again
+                        self._read[number] = 0  # the job was started again
                     file.seek(self._read[number])
                     data = file.read(PART)
             except OSError:
@@ -262,17 +262,17 @@ class Attached(LaterAnswer):
         return more
 
     def take(self) -> tuple[bytes, bytes]:
-        """What is to be printed."""
+        """Return the output to print."""
         out, err = self._text[1], self._text[2]
         self._text = {1: b"", 2: b""}
         return out, err
 
     def gone(self) -> None:
-        """The client was killed: its job ends, too."""
+        """The client was killed: end its job."""
         self._end()
 
     def signalled(self, number: int) -> None:
-        """A signal came to the client."""
+        """End the job at a signal to the client, or pass the signal on."""
         if number in ENDING:
             self._by = self._by or number
             self._end()
@@ -283,28 +283,28 @@ class Attached(LaterAnswer):
         if not self._over:
             try:
                 self._counter.cancel(self.id, number)
-            except Refused:  # it has ended meanwhile
+            except CallRefused:  # it has ended meanwhile
                 pass
 
 
-class Watching(Attached):
-    """Shows what a job prints; the job goes on when the client ends."""
+class OutputAnswer(AttachedAnswer):
+    """Prints the output of a job; the job continues when the client ends."""
 
     def poll(self) -> Answer | None:
-        """The exit status of the job, or what has ended the client."""
+        """Return the exit status of the job, or that of a client ended by a signal."""
         return Answer(code=128 + self._by) if self._by else super().poll()
 
     def _end(self, number: int = 0) -> None:
-        """Neither a signal nor the client's end is for the job."""
+        """Do nothing: neither a signal to the client nor its end affects the job."""
 
 
-class Granted(Attached):
-    """Waits until a job has started, and leaves it then. `granted` is what it says."""
+class AllocationAnswer(AttachedAnswer):
+    """Waits until a job has started and then lets it run on its own. `granted` is the message printed then."""
 
     granted = "salloc: Granted job allocation %d\n"
 
     def poll(self) -> Answer | None:
-        """That it has been granted, or how it ended before."""
+        """Return the answer when the job has started, or when it has ended before that."""
         job, = self._counter.jobs([self.id])
         if not job.launched:
             return super().poll()
@@ -317,21 +317,21 @@ class Granted(Attached):
         return Answer()
 
 
-class Entered(Granted):
-    """Waits until a job has started; its client runs a shell or step with the job then (see
+class ShellAnswer(AllocationAnswer):
+    """Waits until a job has started; then its client runs a shell or step in the job (see
     `vrm.ext.slurm.calls.shell`)."""
 
     closing = ""
-    """What the client says at its end, of the job with this id."""
+    """Message that the client prints at its end, with `%d` for the job's id."""
 
-    def __init__(self, env: Mapping[str, str], counter: Counter, job_id: int, command: str, says: bool) -> None:
+    def __init__(self, env: Mapping[str, str], counter: RequestHandler, job_id: int, command: str, says: bool) -> None:
         super().__init__(counter, job_id, command, says)
         self._env = env
 
     def _granted(self, job: JobView) -> Answer:
-        tasks, closing = str(job.job.procs), self.closing % self.id if self.closing else shell.SILENTLY
-        return Joins(variables={**self._counter.entering(self.id, self._env), "SLURM_NTASKS": tasks,
-                                "SLURM_NPROCS": tasks, shell.ENTERED: closing})
+        tasks, closing = str(job.job.procs), self.closing % self.id if self.closing else shell.NO_MESSAGE
+        return JoinStep(variables={**self._counter.entry_variables(self.id, self._env), "SLURM_NTASKS": tasks,
+                                   "SLURM_NPROCS": tasks, shell.ENTERED_VARIABLE: closing})
 
 
-__all__: list[str] = ["Attached", "mpirun", "salloc", "sattach", "srun"]
+__all__: list[str] = ["AttachedAnswer", "mpirun", "salloc", "sattach", "srun"]

@@ -1,12 +1,12 @@
-"""What a job waits for, as `--dependency` says it."""
+"""Reads the option `--dependency`."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 
-from vrm.ext.slurm.forms import words
-from vrm.ext.slurm.calls.counter import Counter
+from vrm.ext.slurm.forms import state_names
+from vrm.ext.slurm.calls.handler import RequestHandler
 from vrm.ext.slurm.calls.jobs import JobView
 from vrm.ext.slurm.forms.options import Options
 from vrm.model.job import ANY, FAIL, OK, START, Dependency
@@ -17,11 +17,11 @@ _KINDS = {"afterok": OK, "aftercorr": OK, "afterany": ANY, "after": START, "afte
 Dependencies = tuple[Dependency, ...]
 
 
-def dependencies(text: str, options: Options, counter: Counter, name: str, indices: Sequence[int]
+def dependencies(text: str, options: Options, counter: RequestHandler, name: str, indices: Sequence[int]
                  ) -> tuple[Dependencies, dict[int, Dependencies], list[int]]:
-    """What a job waits for, as `afterok:3:4,after:5+10,singleton` says it; what in an array each index waits for
-    alone (aftercorr); and the jobs that singleton means. Minutes behind a `+` count for `after`, and are read with
-    the others, as Slurm does."""
+    """Read a text such as `afterok:3:4,after:5+10,singleton`. Return the dependencies of the job, the additional
+    dependencies of each index of an array (aftercorr), and the jobs that singleton refers to. Minutes after a `+`
+    apply only to `after`; with other kinds they are accepted and ignored, as in Slurm."""
     found: list[Dependency] = []
     single: list[int] = []
     own: dict[int, list[Dependency]] = {index: [] for index in indices}
@@ -39,10 +39,10 @@ def dependencies(text: str, options: Options, counter: Counter, name: str, indic
             raise options.error(f"--dependency: {kind} names no job")
         together: dict[float, set[int]] = {}
         for word in ids:
-            jobs, minutes = _depended(word, options, counter)
+            jobs, minutes = _referenced_jobs(word, options, counter)
             array = {job.details.index: job.id for job in jobs if job.array is not None}
             if kind == "aftercorr" and array and indices:
-                _add_one_by_one(own, array, word, options)
+                _add_per_index(own, array, word, options)
             else:
                 together.setdefault(60.0 * minutes * (kind == "after"), set()).update(job.id for job in jobs)
         for delay, these in together.items():
@@ -50,9 +50,9 @@ def dependencies(text: str, options: Options, counter: Counter, name: str, indic
     return tuple(dict.fromkeys(found)), {index: tuple(waits) for index, waits in own.items() if waits}, single
 
 
-def _add_one_by_one(own: Mapping[int, list[Dependency]], array: Mapping[int | None, int], word: str, options: Options
-                    ) -> None:
-    """Let each task of an array wait for that of the same index of another one."""
+def _add_per_index(own: Mapping[int, list[Dependency]], array: Mapping[int | None, int], word: str, options: Options
+                   ) -> None:
+    """Make each task of an array depend on the task with the same index of another array."""
     for index, waits in own.items():
         if index not in array:
             raise options.error(f"--dependency: aftercorr: array {word} has no task {index}, so task "
@@ -60,12 +60,12 @@ def _add_one_by_one(own: Mapping[int, list[Dependency]], array: Mapping[int | No
         waits += _on([array[index]], OK)
 
 
-def _depended(word: str, options: Options, counter: Counter) -> tuple[list[JobView], int]:
-    """The jobs that a part of --dependency names, and the minutes behind it."""
+def _referenced_jobs(word: str, options: Options, counter: RequestHandler) -> tuple[list[JobView], int]:
+    """Return the jobs that a part of --dependency names, and the minutes that follow them."""
     name, plus, minutes = word.partition("+")
     if plus and not re.fullmatch(r"[0-9]{1,6}", minutes):
         raise options.error(f"--dependency: expected minutes behind the +, got `{minutes}`")
-    jobs, missing = options.checked(f"--dependency: `{name}` is not an id of a job", words.find, counter, name)
+    jobs, missing = options.checked(f"--dependency: `{name}` is not an id of a job", state_names.find, counter, name)
     if missing or not jobs:
         raise options.error(f"Job dependency problem: there is no job {name or word}")
     return jobs, int(minutes or 0)

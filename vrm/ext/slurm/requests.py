@@ -1,5 +1,4 @@
-"""What Slurm's options ask of the machine, as fields of a job: tasks, cores, nodes, memory, GPUs, features,
-licences."""
+"""Converts Slurm's resource options to fields of a job: tasks, cores, nodes, memory, GPUs, features, licences."""
 
 from __future__ import annotations
 
@@ -12,12 +11,12 @@ from vrm.ext.slurm.forms import nodelists
 from vrm.ext.slurm.forms.options import Options
 from vrm.model.amounts import Amounts, amounts, total
 from vrm.model.forms.fields import REQUEST, TABLE
-from vrm.model.forms.kinds import FieldError, name_sound
+from vrm.model.forms.field_types import FieldError, name_sound
 from vrm.model.job import Component, Request
 from vrm.model.quantities import SLURM_MEMORY, memory_bytes, scale
 
 Demand = dict[str, Any]
-"""Values by the names of `vrm.model.forms.fields`."""
+"""Values by their names in `vrm.model.forms.fields`."""
 
 _Found = TypeVar("_Found")
 _NO_GPUS = (0, "")
@@ -25,7 +24,8 @@ _NO_GPUS = (0, "")
 
 def read(options: Options, chosen: Mapping[str, str], name: str, how: Callable[[str], _Found], default: _Found
          ) -> _Found:
-    """The value of an option, or the default where it is not given; Refused where it is wrong."""
+    """Return the value of option `name` as `how` reads it, or `default` if the option is not given. Raises Refused
+    for an invalid value."""
     if name not in chosen:
         return default
     try:
@@ -37,7 +37,8 @@ def read(options: Options, chosen: Mapping[str, str], name: str, how: Callable[[
 
 
 def demand(chosen: Mapping[str, str], options: Options) -> Demand:
-    """What is asked for. Refused for what cannot be understood, or that vrm cannot give."""
+    """Return the resources that the options request. Raises Refused for values that cannot be understood or that vrm
+    cannot provide."""
     said = {name: read(options, chosen, name, *reader) for name, reader in READERS.items()}
     per_node, (least, most), nodelist, tasks = (
         said[name] for name in ("ntasks-per-node", "nodes", "nodelist", "ntasks"))
@@ -74,8 +75,8 @@ def demand(chosen: Mapping[str, str], options: Options) -> Demand:
 
 
 def together(first: Demand, others: Sequence[Demand]) -> Demand:
-    """What the components of a heterogeneous job ask for in place of what the first does: what `first` says of the
-    machine itself is taken out."""
+    """Return the combined fields of a heterogeneous job with the components `first` and `others`. Removes the fields
+    that describe resources from `first` and `others`."""
     parts: list[Component] = []
     licences: Amounts = ()
     for each in (first, *others):
@@ -110,7 +111,7 @@ def _sound(name: str) -> str:
 
 
 def nodes(text: str) -> tuple[int, int]:
-    """The least and the most nodes."""
+    """Return the minimum and the maximum number of nodes that `--nodes` requests."""
     match = re.fullmatch(r"([0-9]{1,7})([km]?)(?:-([0-9]{1,7})([km]?))?", text.lower())
     if not match:
         raise ValueError(text)
@@ -122,14 +123,14 @@ def nodes(text: str) -> tuple[int, int]:
 
 
 def _hint(text: str) -> int:
-    """How many hardware threads of each core tasks have; 0 for any number."""
+    """Return how many hardware threads of each core a task uses; 0 for any number."""
     if text not in ("compute_bound", "memory_bound", "multithread", "nomultithread"):
         raise ValueError(text)
     return int(text == "nomultithread")
 
 
 def _gpus(text: str) -> tuple[int, str]:
-    """The number of GPUs, and their kind, of `2`, `a100:2` or `gpu:a100:2`."""
+    """Return number and kind ("": any) of the GPUs in `2`, `a100:2` or `gpu:a100:2`."""
     text = text.removeprefix("gpu:")
     kind, _, number = text.rpartition(":")
     if not re.fullmatch(r"[0-9]{1,6}", number):
@@ -138,7 +139,7 @@ def _gpus(text: str) -> tuple[int, str]:
 
 
 def _resources(text: str) -> tuple[tuple[int, str] | None, Amounts]:
-    """The GPUs (None: nothing is said of them) and the other resources of each node, of `gpu:a100:2,ssd:1`."""
+    """Read `gpu:a100:2,ssd:1`: return the GPUs (None if there is no `gpu`) and the other resources of each node."""
     gpus, others = None, dict[str, float]()
     for part in text.split(","):
         name, _, rest = part.removeprefix("gres:").removeprefix("gres/").partition(":")
@@ -154,7 +155,7 @@ def _resources(text: str) -> tuple[tuple[int, str] | None, Amounts]:
 
 def _shared(total: tuple[int, str], tasks: int, least: int, most: int, options: Options
             ) -> tuple[tuple[int, str], tuple[int, str]]:
-    """GPUs of a whole job, as those of each task or of each node."""
+    """Split the GPUs of a whole job evenly: return them per task and per node (one is zero)."""
     count, kind = total
     if count % tasks == 0:
         return (count // tasks, kind), (0, "")
@@ -166,7 +167,7 @@ def _shared(total: tuple[int, str], tasks: int, least: int, most: int, options: 
 
 
 def _features(text: str) -> frozenset[str]:
-    """The features that all nodes must have: `ib&fast`."""
+    """Return the features of `ib&fast` or `ib,fast`; a node must have all of them."""
     found = frozenset(part.strip() for part in re.split("[&,]", text) if part.strip())
     if not all(map(name_sound, found)):
         raise FieldError("`{}` is more than vrm follows: features that all nodes have, as ib&fast", text)
@@ -174,7 +175,7 @@ def _features(text: str) -> frozenset[str]:
 
 
 def _licences(text: str) -> Amounts:
-    """Licences as `ansys:2,matlab`."""
+    """Return the licences of `ansys:2,matlab`."""
     if "|" in text:
         raise FieldError("`{}`: vrm takes all licences that are named (with commas)", text)
     found: dict[str, float] = {}
@@ -194,4 +195,4 @@ READERS: Mapping[str, tuple[Callable[[str], Any], Any]] = {
     "gres": (_resources, (None, ())), "gpus": (_gpus, _NO_GPUS), "mem": (_memory, 0), "mem-per-cpu": (_memory, 0),
     "hint": (_hint, 0), "threads-per-core": (lambda text: int(_positive(text) == 1), 0),
     "licenses": (_licences, ()), "exclude": (nodelists.names, []), "mem-per-gpu": (_memory, None)}
-"""How the values of options are read that ask something of the machine, and what counts without them."""
+"""For each resource option the function that reads its value, and the value that is used without the option."""

@@ -1,4 +1,4 @@
-"""`sacct`: what became of jobs, and of the steps in them."""
+"""`sacct`: the accounting records of jobs and of their steps."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 from typing import NamedTuple
 from collections.abc import Callable, Mapping, Sequence
 
-from vrm.ext.slurm.forms import data, formats, times, words
+from vrm.ext.slurm.forms import json_output, formats, times, state_names
 from vrm.ext.slurm.calls.answers import Answer, Call
-from vrm.ext.slurm.calls.counter import Counter
+from vrm.ext.slurm.calls.handler import RequestHandler
 from vrm.ext.slurm.forms.formats import SacctField
 from vrm.ext.slurm.calls.jobs import JobView
 from vrm.ext.slurm.forms.options import Options
@@ -33,42 +33,43 @@ LONG = ("jobid,jobidraw,jobname,partition,maxvmsize,maxrss,averss,ntasks,alloccp
         "reqmem,nodelist")
 
 
-class Used(NamedTuple):
-    """CPU seconds, and bytes of the largest process (0: not known)."""
+class UsedResources(NamedTuple):
+    """CPU time in seconds, and memory of the largest process in bytes (0: not known)."""
 
     user: float
     system: float
     memory: int
 
 
-def used_by(steps: Sequence[Step], script: bool) -> Used:
-    """What a job has used, as far as it is recorded; `script`: the script alone, whose line counts its steps, too."""
+def used_resources(steps: Sequence[Step], script: bool) -> UsedResources:
+    """Return what a job has used as far as it is recorded. With `script` only the script's own part: the record of a
+    script includes its steps."""
     of_steps = [step for step in steps if step.step != BATCH]
     user, system = sum(step.user for step in of_steps), sum(step.system for step in of_steps)
     memory = max((step.maxrss for step in of_steps), default=0)
     whole = next((step for step in steps if step.step == BATCH), None)
     if whole is None:
-        return Used(0.0, 0.0, 0) if script else Used(user, system, memory)
+        return UsedResources(0.0, 0.0, 0) if script else UsedResources(user, system, memory)
     if not script:
-        return Used(max(user, whole.user), max(system, whole.system), max(memory, whole.maxrss))
-    return Used(max(0.0, whole.user - user), max(0.0, whole.system - system),
-                whole.maxrss if whole.maxrss > memory else 0)
+        return UsedResources(max(user, whole.user), max(system, whole.system), max(memory, whole.maxrss))
+    return UsedResources(max(0.0, whole.user - user), max(0.0, whole.system - system),
+                         whole.maxrss if whole.maxrss > memory else 0)
 
 
 class SacctRow:
-    """A job as accounts see it, or a step of it; `program` is that if it is not the script."""
+    """A line of sacct: a job, or one of its steps. `program` is the step unless the step is the script itself."""
 
-    def __init__(self, job: JobView, counter: Counter, step: Step | None = None) -> None:
+    def __init__(self, job: JobView, counter: RequestHandler, step: Step | None = None) -> None:
         self.job, self.counter, self.step = job, counter, step
         self.suffix = "" if step is None else f".{step.step}"
         self.program = step if step is not None and step.step != BATCH else None
 
     @property
     def state(self) -> str:
-        """Its state, in Slurm's words."""
+        """State in Slurm's terms."""
         if self.step is None:
-            word = words.state(self.job)
-            cancelled = word == "CANCELLED" and words.reason(self.job) != "DependencyNeverSatisfied"
+            word = state_names.state(self.job)
+            cancelled = word == "CANCELLED" and state_names.reason(self.job) != "DependencyNeverSatisfied"
             return f"{word} by {self.counter.site.uid}" if cancelled else word
         if self.step.step == BATCH and self.job.cause in _OF_BATCH:
             return _OF_BATCH[self.job.cause]
@@ -76,84 +77,84 @@ class SacctRow:
 
     @property
     def start(self) -> float:
-        """When it started; infinity for what waits."""
+        """Start time; infinity if it waits."""
         if self.step is not None:
             return self.step.start
         return math.inf if self.job.state is JobState.QUEUED else self.job.start
 
     @property
     def end(self) -> float:
-        """When it ended; infinity for what runs."""
+        """End time; infinity if it has not ended."""
         if self.step is not None and math.isfinite(self.step.end):
             return self.step.end if self.job.state.ended or self.step.state != "running" else math.inf
         return self.job.end if self.job.state.ended else math.inf
 
     @property
     def seconds(self) -> float:
-        """How long it has run."""
+        """Run time so far, in seconds."""
         if not math.isfinite(self.start):
             return 0.0
         return max(0.0, (self.end if math.isfinite(self.end) else self.counter.now) - self.start)
 
     @property
     def waited(self) -> float:
-        """How long the job has waited."""
+        """Waiting time of the job, in seconds."""
         return max(0.0, min(self.job.start, self.counter.now) - self.job.job.submit)
 
     @property
     def code(self) -> str:
-        """Its exit status as `code:signal`."""
-        if self.step is None and words.state(self.job) in _NOT_ITS_OWN:
+        """Exit status as `code:signal`."""
+        if self.step is None and state_names.state(self.job) in _EXIT_CODE_OF_SCRIPT:
             return "0:0"
         if self.program is None or self.program.exit_code is None:
-            return words.exit_code(self.job)
+            return state_names.exit_code(self.job)
         value = self.program.exit_code
         return f"0:{value - 128}" if value > 128 and self.program.state != "failed" else f"{value}:0"
 
     @property
     def cores(self) -> int:
-        """How many cores it has or had."""
+        """Number of cores that it has or had."""
         if self.program is not None:
             return self.program.cores
         return self.job.cpus if self.job.cores or self.job.state is JobState.QUEUED else 0
 
     @property
     def nodes(self) -> Sequence[str]:
-        """Where it runs or ran."""
+        """Names of the nodes where it runs or ran."""
         return self.job.nodes if self.step is None else self.step.nodes.split()
 
     @property
     def count(self) -> int:
-        """On how many nodes."""
+        """Number of nodes."""
         return len(self.nodes) or int(self.step is None)
 
     @property
     def tres(self) -> str:
-        """What it has, as a list."""
+        """Allocated resources in Slurm's TRES format."""
         return f"billing={self.cores},cpu={self.cores},node={self.count}" if self.cores else ""
 
     @property
     def memory(self) -> str:
-        """The memory that the job asks for."""
+        """Memory that the job requests."""
         request = self.job.job.request
         size = request.mem_per_node or request.mem_per_task * request.tasks
         return memory_text(size) if size else "0"
 
     @property
-    def used(self) -> Used:
-        """What it has used."""
+    def used(self) -> UsedResources:
+        """CPU time and memory that it has used."""
         if self.program is not None:
-            return Used(self.program.user, self.program.system, self.program.maxrss)
-        return used_by(self.counter.steps(self.job), self.step is not None)
+            return UsedResources(self.program.user, self.program.system, self.program.maxrss)
+        return used_resources(self.counter.steps(self.job), self.step is not None)
 
     @property
     def peak(self) -> str:
-        """The memory of its largest process; of a job this is not known."""
+        """Memory of the largest process of a step; "" for a job, where it is not known."""
         return f"{self.used.memory // 1024}K" if self.step is not None and self.used.memory else ""
 
 
-def sacct(call: Call, counter: Counter) -> Answer:
-    """The jobs, as a table."""
+def sacct(call: Call, counter: RequestHandler) -> Answer:
+    """Return the table of jobs and steps."""
     given, rest = OPTIONS.parse(call.arguments)
     known = columns(counter, call.env)
     if "helpformat" in given:
@@ -168,19 +169,20 @@ def sacct(call: Call, counter: Counter) -> Answer:
         for row in rows:
             if row.step is not None:
                 steps.setdefault(row.job.id, []).append((row.step, _STEP_STATES.get(row.step.state, "FAILED")))
-        return Answer(data.document(call, counter, "jobs", (
-            data.recorded(row.job, steps.get(row.job.id, ()), counter) for row in rows if row.step is None)))
+        return Answer(json_output.document(call, counter, "jobs", (
+            json_output.recorded(row.job, steps.get(row.job.id, ()), counter) for row in rows if row.step is None)))
     return Answer(formats.table(chosen, rows, given))
 
 
-def _rows(given: Mapping[str, str], counter: Counter) -> list[SacctRow]:
-    """The jobs that are asked for, with their steps behind them."""
+def _rows(given: Mapping[str, str], counter: RequestHandler) -> list[SacctRow]:
+    """Return the requested jobs, each followed by its steps."""
     site, now = counter.site, counter.now
-    users = words.split(given.get("user", ""))
+    users = state_names.split(given.get("user", ""))
     if (users and not set(users) & {site.user, str(site.uid)}) or given.get("accounts"):
         return []
-    states = OPTIONS.checked("Invalid state: {}", words.states_of, given["state"]) if given.get("state") else None
-    jobs = OPTIONS.checked("Bad job/step specified: {}", words.find, counter, given["jobs"].replace(" ", ""))[0] if (
+    states = OPTIONS.checked("Invalid state: {}", state_names.states_of, given["state"]) if given.get("state") else None
+    jobs = OPTIONS.checked("Bad job/step specified: {}", state_names.find, counter,
+                           given["jobs"].replace(" ", ""))[0] if (
         "jobs" in given) else counter.jobs()
 
     def moment(key: str, default: float) -> float:
@@ -189,9 +191,9 @@ def _rows(given: Mapping[str, str], counter: Counter) -> list[SacctRow]:
         return OPTIONS.checked(f"Invalid time specification: {given[key]}", times.when, given[key], now)
     since = moment("starttime", -math.inf if "jobs" in given else times.when("midnight", now))
     until = moment("endtime", math.inf)
-    # Times of sacct are whole seconds.
-    jobs = [job for job in words.selected(jobs, given, site) if int(job.job.submit) <= until and job.end >= since
-            and (states is None or words.state(job) in states)]
+    # sacct compares times in whole seconds.
+    jobs = [job for job in state_names.selected(jobs, given, site) if int(job.job.submit) <= until and job.end >= since
+            and (states is None or state_names.state(job) in states)]
     if "allocations" in given:
         return [SacctRow(job, counter) for job in jobs]
     found = []
@@ -211,16 +213,16 @@ def _number(step: Step) -> int:
 
 
 def _batch(job: JobView) -> Step:
-    """The step of a script that nobody has recorded (yet)."""
+    """Return the step of a script for which no record exists (yet)."""
     return Step(job.id, "batch", "batch", job.start, job.end, job.state.value, job.code, 1,
                 job.cores[0] if job.cores else 1, job.nodes[0] if job.nodes else "")
 
 
 _OF_BATCH = {"timeout": "CANCELLED", "node": "CANCELLED", "memory": "OUT_OF_MEMORY"}
-"""The state of a script that the manager has ended."""
+"""State of the script's step when the manager has ended the job for this cause."""
 
-_NOT_ITS_OWN = ("CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED")
-"""States of jobs of which only the script's line says by which signal it ended."""
+_EXIT_CODE_OF_SCRIPT = ("CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED")
+"""States of jobs whose own line shows exit code 0:0; only the line of the script shows the signal."""
 
 _STEP_STATES = {"completed": "COMPLETED", "failed": "FAILED", "cancelled": "CANCELLED", "timeout": "TIMEOUT",
                 "running": "RUNNING"}
@@ -236,11 +238,11 @@ EMPTY = (
     "TRESUsageInMinNode", "TRESUsageInMinTask", "TRESUsageInTot", "TRESUsageOutAve", "TRESUsageOutMax",
     "TRESUsageOutMaxNode", "TRESUsageOutMaxTask", "TRESUsageOutMin", "TRESUsageOutMinNode",
     "TRESUsageOutMinTask", "TRESUsageOutTot", "WCKey", "WCKeyID")
-"""Columns of sacct of which vrm knows nothing."""
+"""Columns of sacct that vrm leaves empty."""
 
 
-def columns(counter: Counter, env: Mapping[str, str]) -> dict[str, SacctField]:
-    """What each name stands for, by its small letters."""
+def columns(counter: RequestHandler, env: Mapping[str, str]) -> dict[str, SacctField]:
+    """Return the columns of sacct by their names in lower case."""
     site = counter.site
 
     def at(moment: float) -> str:
@@ -254,21 +256,21 @@ def columns(counter: Counter, env: Mapping[str, str]) -> dict[str, SacctField]:
         SacctField("JobIDRaw", 12, lambda row: f"{row.job.id}{row.suffix}"),
         SacctField("JobName", 10, lambda row: row.job.name if row.step is None else row.step.name),
         SacctField("State", 10, lambda row: row.state), SacctField("ExitCode", 8, lambda row: row.code),
-        SacctField("DerivedExitCode", 15, only_job(words.exit_code)),
+        SacctField("DerivedExitCode", 15, only_job(state_names.exit_code)),
         SacctField("Submit", 19, lambda row: at(row.job.job.submit)),
         SacctField("Eligible", 19, lambda row: at(row.job.eligible)),
         SacctField("Start", 19, lambda row: at(row.start)),
         SacctField("End", 19, lambda row: at(row.end)),
         SacctField("Elapsed", 10, lambda row: times.elapsed(row.seconds)),
         SacctField("ElapsedRaw", 10, lambda row: str(int(row.seconds))),
-        SacctField("NodeList", 15, lambda row: words.node_list(row.nodes) or "None assigned"),
+        SacctField("NodeList", 15, lambda row: state_names.node_list(row.nodes) or "None assigned"),
         SacctField("NNodes", 8, lambda row: str(row.count)),
         SacctField("AllocNodes", 10, lambda row: str(row.count if row.job.nodes else 0)),
         SacctField("NCPUS", 10, lambda row: str(row.cores)), SacctField("AllocCPUS", 10, lambda row: str(row.cores)),
         SacctField("ReqCPUS", 8, lambda row: str(row.job.job.request.cores)),
         SacctField("NTasks", 8, lambda row: "" if row.step is None else str(row.step.tasks)),
         SacctField("Account", 10, lambda row: ""),
-        SacctField("Partition", 10, only_job(lambda job: words.partition(job, site))),
+        SacctField("Partition", 10, only_job(lambda job: state_names.partition(job, site))),
         SacctField("MaxRSS", 10, lambda row: row.peak),
         SacctField("AveRSS", 10, lambda row: row.peak if row.step is not None and row.step.tasks == 1 else ""),
         SacctField("AveCPU", 10, lambda row: "" if row.step is None else times.elapsed(
@@ -276,7 +278,7 @@ def columns(counter: Counter, env: Mapping[str, str]) -> dict[str, SacctField]:
         SacctField("UserCPU", 10, lambda row: times.cpu(row.used.user)),
         SacctField("SystemCPU", 10, lambda row: times.cpu(row.used.system)),
         SacctField("TotalCPU", 10, lambda row: times.cpu(row.used.user + row.used.system)),
-        SacctField("Reason", 22, only_job(words.reason)),
+        SacctField("Reason", 22, only_job(state_names.reason)),
         SacctField("User", 9, only_job(lambda job: site.user)),
         SacctField("UID", 6, only_job(lambda job: str(site.uid))),
         SacctField("Group", 9, only_job(lambda job: site.group)),

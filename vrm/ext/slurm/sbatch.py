@@ -1,4 +1,4 @@
-"""`sbatch`: a script that waits for its turn. What its options ask for becomes the fields of a job."""
+"""`sbatch`: submits a script. Its options become the fields of a job."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from itertools import zip_longest
 from typing import Any
 from collections.abc import Callable, Mapping, Sequence
 
-from vrm.ext.slurm.forms import nodelists, times, words
-from vrm.ext.slurm.calls.answers import Answer, Call, Needs, Refused, Reply, HelpAnswer, LaterAnswer
-from vrm.ext.slurm.calls.counter import SubmittedJob, Counter, submitted
+from vrm.ext.slurm.forms import nodelists, times, state_names
+from vrm.ext.slurm.calls.answers import Answer, Call, FileNeeded, CallRefused, Reply, HelpAnswer, DeferredAnswer
+from vrm.ext.slurm.calls.handler import SubmittedJob, RequestHandler, submitted
 from vrm.ext.slurm.dependencies import dependencies
 from vrm.ext.slurm.forms.options import Options
 from vrm.ext.slurm.requests import demand, read, together
 from vrm.ext.steps.options import known
 from vrm.model import JobState
-from vrm.model.forms.kinds import LONGEST_TIME, FieldError, check_app
-from vrm.model.quantities import MOST_JOBS, fold, numbers, of_slurm
+from vrm.model.forms.field_types import LONGEST_TIME, FieldError, check_app
+from vrm.model.quantities import MOST_JOBS, fold, numbers, slurm_seconds
 
 OPTIONS = Options("sbatch", known("sbatch"), "[options] [SCRIPT [ARGUMENTS]]")
 
 NOTHING: Mapping[str, str] = {}
 
 LARGEST = 4 << 20
-"""Bytes of a script."""
+"""Maximum size of a script in bytes."""
 
 _VARIABLES = {"SBATCH_ACCOUNT": "account", "SBATCH_JOB_NAME": "job-name",
               "SBATCH_TIMELIMIT": "time", "SBATCH_PARTITION": "partition",
@@ -36,11 +36,11 @@ _VARIABLES = {"SBATCH_ACCOUNT": "account", "SBATCH_JOB_NAME": "job-name",
               "SBATCH_RESERVATION": "reservation", "SBATCH_WAIT": "wait", "SBATCH_OPEN_MODE": "open-mode",
               "SBATCH_GRES": "gres", "SBATCH_GPUS": "gpus", "SBATCH_MEM_PER_NODE": "mem",
               "SBATCH_MEM_PER_CPU": "mem-per-cpu", "SBATCH_SIGNAL": "signal"}
-"""Variables that say the same as options, with less weight than the command line."""
+"""Environment variables that set options. They override options in the script; the command line overrides them."""
 
 
-def sbatch(call: Call, counter: Counter) -> Reply:
-    """Submit a script; its id."""
+def sbatch(call: Call, counter: RequestHandler) -> Reply:
+    """Submit a script and print its id."""
     typed, rest = components(OPTIONS, call.arguments)
     given = next((each for each in typed if "wrap" in each), typed[0])
     if "wrap" in given:
@@ -52,14 +52,14 @@ def sbatch(call: Call, counter: Counter) -> Reply:
         if path in call.missing:
             raise OPTIONS.error(f"Unable to open file {rest[0] if rest else 'standard input'}: {call.missing[path]}")
         if path not in call.sent:
-            return Needs(path)
+            return FileNeeded(path)
         text, name = call.sent[path], os.path.basename(path) if rest else "sbatch"
     directives = _script_options(text, path or "the script")
     variables = {key: call.env[variable] for variable, key in _VARIABLES.items() if call.env.get(variable)}
     options: list[Mapping[str, str]] = []
     for said, more in zip_longest(directives, typed, fillvalue=NOTHING):
         found = nodelists.read({**said, **(NOTHING if options else variables), **more}, OPTIONS, call)
-        if isinstance(found, Needs):
+        if isinstance(found, FileNeeded):
             return found
         options.append(found)
     chosen = options[0]
@@ -69,12 +69,12 @@ def sbatch(call: Call, counter: Counter) -> Reply:
     ids = submitted(counter, asked, "sbatch: error: Batch job submission failed")
     out = "" if "quiet" in chosen else f"{ids[0]}\n" if "parsable" in chosen else f"Submitted batch job {ids[0]}\n"
     if "wait" in chosen:
-        return Until(counter, ids, out)
+        return EndAnswer(counter, ids, out)
     return Answer(out)
 
 
 def components(options: Options, arguments: Sequence[str]) -> tuple[list[Mapping[str, str]], list[str]]:
-    """The options of each component, with `:` between them, and the words behind the last."""
+    """Split the arguments at `:`; return the options of each component, and the words that follow the last options."""
     found: list[Mapping[str, str]] = []
     rest = [":", *arguments]
     while rest[:1] == [":"]:
@@ -83,32 +83,33 @@ def components(options: Options, arguments: Sequence[str]) -> tuple[list[Mapping
     return found, rest
 
 
-def foreseen(counter: Counter, asked: SubmittedJob) -> Answer:
-    """When and where the job would start, if it were submitted now."""
+def foreseen(counter: RequestHandler, asked: SubmittedJob) -> Answer:
+    """Return the text that says when and where the job would start if it were submitted now."""
     try:
         found = counter.foresee(asked)
-    except Refused as refused:
+    except CallRefused as refused:
         return Answer(err=f"allocation failure: {refused}\n", code=1)
     start = times.moment(found.start, {}, "")
     return Answer(err=f"sbatch: Job {found.id} to start at {start} using {found.cpus} processors on nodes "
-                      f"{words.node_list(found.nodes)} in partition {words.partition(found, counter.site)}\n")
+                      f"{state_names.node_list(found.nodes)} in partition "
+                      f"{state_names.partition(found, counter.site)}\n")
 
 
-class Until(LaterAnswer):
+class EndAnswer(DeferredAnswer):
     """Waits until jobs have ended; the exit status is the largest of theirs."""
 
-    def __init__(self, counter: Counter, ids: Sequence[int], out: str) -> None:
+    def __init__(self, counter: RequestHandler, ids: Sequence[int], out: str) -> None:
         self._counter, self._ids = counter, list(ids)
         self._out = os.fsencode(out)
         self._code = 0
 
     def take(self) -> tuple[bytes, bytes]:
-        """The line with the id, once."""
+        """Return the line with the id, once."""
         out, self._out = self._out, b""
         return out, b""
 
     def poll(self) -> Answer | None:
-        """The exit status when all have ended."""
+        """Return the exit status when all jobs have ended."""
         while self._ids:
             found = self._counter.jobs(self._ids[-1:])
             if found and (not found[0].state.ended or found[0].ending):
@@ -130,13 +131,13 @@ _UNREADABLE: tuple[tuple[Callable[[bytes], bool], str], ...] = (
      "the path of who reads it,\nfor instance #!/bin/sh"),
     (lambda text: b"\r\n" in text, "has DOS line ends (\\r\\n), with which no script runs; remove them (dos2unix)"),
     (lambda text: b"\0" in text, "is not a script: it has bytes that are zero"))
-"""What is not a script, and why."""
+"""Tests for texts that are not scripts, each with the error text."""
 
 
-@lru_cache(maxsize=16)  # scripts are often equal
+@lru_cache(maxsize=16)  # users submit equal scripts again and again
 def _script_options(text: bytes, path: str) -> Sequence[Mapping[str, str]]:
-    """The options in a script's lines of `#SBATCH`, for each component: `#SBATCH hetjob` is between them. Refused for
-    what is not a script."""
+    """Return the options in the `#SBATCH` lines of a script, for each component (`#SBATCH hetjob` separates
+    components). Raises Refused if the text is not a script."""
     for wrong, why in _UNREADABLE:
         if wrong(text):
             raise OPTIONS.error(f"{path} {why}")
@@ -154,7 +155,7 @@ def _script_options(text: bytes, path: str) -> Sequence[Mapping[str, str]]:
 
 
 def _line_options(said: str, place: str) -> Mapping[str, str]:
-    """The options of such a line."""
+    """Return the options in one `#SBATCH` line."""
     try:
         values, rest = OPTIONS.parse(shlex.split(said, comments=True))
     except ValueError as error:
@@ -166,13 +167,13 @@ def _line_options(said: str, place: str) -> Mapping[str, str]:
     return values
 
 
-# ------------------------------------------------------------------------------- what is asked for
+# ------------------------------------------------------------------------------- requests
 
 
-def ask(chosen: Mapping[str, str], options: Options, call: Call, counter: Counter, name: str, **more: Any
+def ask(chosen: Mapping[str, str], options: Options, call: Call, counter: RequestHandler, name: str, **more: Any
         ) -> SubmittedJob:
-    """The job that these options ask for, as `_ask` has it: of several partitions in that where it would start
-    first."""
+    """Return the job that the options describe (see `_ask`). With several partitions, the partition is chosen in
+    which the job would start first."""
     queues = [each for each in chosen.get("partition", "").split(",") if each in counter.site.queues]
     asked = [_ask({**chosen, "partition": each}, options, call, counter, name, **more)
              for each in (queues if len(queues) > 1 else ())]
@@ -180,20 +181,20 @@ def ask(chosen: Mapping[str, str], options: Options, call: Call, counter: Counte
         chosen, options, call, counter, name, **more)
 
 
-def _start(counter: Counter, asked: SubmittedJob) -> float:
-    """When a job would start, if it were submitted now; infinity where that is not known."""
+def _start(counter: RequestHandler, asked: SubmittedJob) -> float:
+    """Return when a job would start if it were submitted now (epoch seconds); infinity if that is not known."""
     try:
         return counter.foresee(asked).start
-    except Refused:
+    except CallRefused:
         return math.inf
 
 
-def _ask(chosen: Mapping[str, str], options: Options, call: Call, counter: Counter, name: str, *,
+def _ask(chosen: Mapping[str, str], options: Options, call: Call, counter: RequestHandler, name: str, *,
         script: bytes = b"", arguments: Sequence[str] = (), path: str = "", output: bool = True,
         others: Sequence[Mapping[str, str]] = ()) -> SubmittedJob:
-    """The job that these options ask for. `output`: its output goes to a file of the user's. `others` are the options
-    of the further components of a heterogeneous job."""
-    chosen, *others = _of_machine([{**chosen, **_of_all([chosen, *others], options)}, *others], counter)
+    """Return the job that the options describe. `output`: the output goes to a file of the user's choice. `others`:
+    the options of the further components of a heterogeneous job."""
+    chosen, *others = _drop_thread_options([{**chosen, **_job_options([chosen, *others], options)}, *others], counter)
     values = {**demand(chosen, options), **named(chosen.get("job-name", name))}
     if others:
         values.update(together(values, [demand(each, options) for each in others]))
@@ -209,7 +210,7 @@ def _ask(chosen: Mapping[str, str], options: Options, call: Call, counter: Count
     after, own, single = dependencies(chosen.get("dependency", ""), options, counter,
                                       values.get("title", values["app"]), indices)
     values.update({"after": after} if after else {}, **({"singleton": fold(single)} if single else {}))
-    limit = read(options, chosen, "time", lambda text: of_slurm(text) if text else 0.0, 0.0)
+    limit = read(options, chosen, "time", lambda text: slurm_seconds(text) if text else 0.0, 0.0)
     if "deadline" in chosen:
         _check_deadline(chosen, limit, values["deadline"], options)
     tasks = chosen.get("cpus-per-task", "")
@@ -223,8 +224,8 @@ def _ask(chosen: Mapping[str, str], options: Options, call: Call, counter: Count
                  indices, width, flexible, notes, own, call.token)
 
 
-def _of_machine(components: Sequence[Mapping[str, str]], counter: Counter) -> list[Mapping[str, str]]:
-    """What they ask for, without hardware threads of cores where all threads of a core are its task's anyway."""
+def _drop_thread_options(components: Sequence[Mapping[str, str]], counter: RequestHandler) -> list[Mapping[str, str]]:
+    """Return the options without requests for hardware threads if no node has cores with several threads."""
     threads = ("hint", "threads-per-core")
     if not any(name in given for given in components for name in threads) or any(
             node.threads > 1 for node in counter.nodes()):
@@ -232,8 +233,8 @@ def _of_machine(components: Sequence[Mapping[str, str]], counter: Counter) -> li
     return [{name: value for name, value in given.items() if name not in threads} for given in components]
 
 
-def _of_all(components: Sequence[Mapping[str, str]], options: Options) -> dict[str, str]:
-    """What components say of the job as a whole. Refused where two say different things."""
+def _job_options(components: Sequence[Mapping[str, str]], options: Options) -> dict[str, str]:
+    """Return the options that apply to the whole job. Raises Refused if two components differ."""
     found: dict[str, str] = {}
     for given in components:
         for name in (*FIELDS, "array", "time", "dependency", "output", "error", "input", "chdir", "job-name"):
@@ -243,12 +244,12 @@ def _of_all(components: Sequence[Mapping[str, str]], options: Options) -> dict[s
 
 
 def printable(text: str) -> str:
-    """The text without what a line cannot have."""
+    """Return the text with a space in place of each unprintable character."""
     return "".join(each if each.isprintable() else " " for each in text)
 
 
 def named(name: str) -> dict[str, Any]:
-    """The name of a job as fields: it is the name of the program, unless that cannot be so called."""
+    """Return the fields for a job's name: its program's name, and its title if that differs."""
     shown = printable(name)
     app = shown.replace("/", "_").lstrip("-")[:200]
     app = app if app.strip(". ") else f"job{app.strip()}"
@@ -256,16 +257,16 @@ def named(name: str) -> dict[str, Any]:
     return {"app": app} if app == shown else {"app": app, "title": shown[:1024]}
 
 
-def _later(counter: Counter, text: str) -> float:
-    """The seconds from now until this moment; FieldError where that is too far."""
+def _later(counter: RequestHandler, text: str) -> float:
+    """Return the seconds until this moment (0 if it is past). Raises FieldError if it is too far."""
     seconds = times.begin(text, counter.now) - counter.now
     if seconds > LONGEST_TIME:
         raise FieldError(f"that is more than {LONGEST_TIME // 31_536_000} years from now")
     return max(0.0, seconds)
 
 
-def _queue(counter: Counter, text: str) -> str | None:
-    """The first of these partitions that is a queue."""
+def _queue(counter: RequestHandler, text: str) -> str | None:
+    """Return the first of these partitions that is a queue; None if the site has no queues."""
     queues = counter.site.queues
     known = [each for each in text.split(",") if each in queues]
     if queues and not known:
@@ -273,7 +274,7 @@ def _queue(counter: Counter, text: str) -> str | None:
     return known[0] if known else None
 
 
-def _invalid_dependency(counter: Counter, text: str) -> None:
+def _invalid_dependency(counter: RequestHandler, text: str) -> None:
     if text != "yes":
         raise FieldError("vrm cancels a job whose dependency can never come true")
 
@@ -285,7 +286,7 @@ def _integer(text: str) -> int:
 
 
 def _files(chosen: Mapping[str, str], options: Options, array: bool) -> dict[str, str]:
-    """Where output goes, in the job's directory unless a path is said."""
+    """Return the fields for output, errors and input; by default output goes to the job's directory."""
     mode = chosen.get("open-mode", "truncate")
     if mode not in ("append", "truncate"):
         raise options.error(f"Invalid value `{mode}` for --open-mode; it is append or truncate")
@@ -305,7 +306,7 @@ _NO_ARRAY: tuple[tuple[int, ...], int] = ((), 0)
 
 
 def _array(text: str) -> tuple[tuple[int, ...], int]:
-    """The indices of an array, and how many of its jobs may run at a time (0: any number)."""
+    """Return the indices of an array, and how many of its jobs may run at a time (0: any number)."""
     listed, percent, width = text.partition("%")
     if percent and not re.fullmatch(r"[0-9]{1,6}", width):
         raise ValueError(text)
@@ -315,13 +316,13 @@ def _array(text: str) -> tuple[tuple[int, ...], int]:
     return found, int(width or 0)
 
 
-def _walltime(said: float, queue: str, counter: Counter) -> tuple[float, bool]:
-    """The time limit in seconds of a job in this queue, and whether it may be cut at the allocation's end: it is the
-    user's own only where it fits."""
+def _walltime(said: float, queue: str, counter: RequestHandler) -> tuple[float, bool]:
+    """Return the time limit (seconds) of a job in this queue, and whether it may be cut at the end of the
+    allocation. It may not if the user has set a limit that fits before that end."""
     site = counter.site
     left = site.closing - counter.now
     if not 0 < said < math.inf:
-        usual = words.default_time(queue or words.default_partition(site), site)
+        usual = state_names.default_time(queue or state_names.default_partition(site), site)
         return (min(usual, max(1.0, left)) if not said else min(max(1.0, left), 86400.0 * 365)), True
     if said > left:
         return max(1.0, left), True
@@ -329,7 +330,7 @@ def _walltime(said: float, queue: str, counter: Counter) -> tuple[float, bool]:
 
 
 def _check_deadline(chosen: Mapping[str, str], limit: float, until: float, options: Options) -> None:
-    """Refused where the job cannot end by its deadline."""
+    """Raise Refused if the job cannot end by its deadline."""
     if not 0 < limit < math.inf:
         raise options.error("--deadline: say how long the job may run, with --time")
     if limit > until:
@@ -340,7 +341,7 @@ _SIGNAL = re.compile(r"(?:([RB]):)?([A-Z0-9+]+)(?:@([0-9]{1,5}))?")
 
 
 def _signal(text: str) -> str:
-    """What --signal says, checked: `B:USR1@60`."""
+    """Check the value of --signal and return it with defaults: `B:10@60`."""
     found = _SIGNAL.fullmatch(text.upper())
     if not found:
         raise ValueError(text)
@@ -348,7 +349,7 @@ def _signal(text: str) -> str:
     return f"{'B:' if found[1] == 'B' else ''}{signal_number(found[2])}@{found[3] or 60}"
 
 
-FIELDS: Mapping[str, tuple[str, Callable[[Counter, str], Any]]] = {
+FIELDS: Mapping[str, tuple[str, Callable[[RequestHandler, str], Any]]] = {
     "exclusive": ("exclusive", lambda _, text: text != "0" or None),
     "nice": ("priority", lambda _, text: -_integer(text or "100")),
     "priority": ("priority", lambda _, text: None if text.upper() == "TOP" else _integer(text)),
@@ -362,11 +363,12 @@ FIELDS: Mapping[str, tuple[str, Callable[[Counter, str], Any]]] = {
     "deadline": ("deadline", _later),
     "kill-on-invalid-dep": ("", _invalid_dependency),
     "requeue": ("requeue", lambda _, text: text)}
-"""The field of a job that an option sets, and how its value is read; None sets nothing."""
+"""For each option the field of a job that it sets, and the function that reads its value; the value None sets
+nothing."""
 
 
 def signal_number(text: str) -> int:
-    """The number of a signal by its number or name; ValueError."""
+    """Return the number of a signal given by number or name. Raises ValueError for others."""
     import signal
     if text.isdigit():
         return int(signal.Signals(int(text)))
@@ -377,8 +379,8 @@ def signal_number(text: str) -> int:
 
 
 def exported(said: str, env: Mapping[str, str]) -> dict[str, str]:
-    """The variables that a job gets of those of its submitter: all, some, or the fewest with which a shell
-    can work."""
+    """Return the variables of the submitter that a job gets according to --export: all, the named ones, or the
+    minimum that a shell needs."""
     found: dict[str, str] = {}
     parts = [part for part in re.split(r",(?=[A-Za-z_][A-Za-z0-9_]*(?:=|,|$)|ALL|NONE|NIL|$)", said) if part]
     if any(part in ("ALL", "all") for part in parts):
@@ -395,4 +397,4 @@ def exported(said: str, env: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-__all__ = ["OPTIONS", "Until", "ask", "exported", "named", "sbatch", "signal_number"]
+__all__ = ["OPTIONS", "EndAnswer", "ask", "exported", "named", "sbatch", "signal_number"]

@@ -1,5 +1,5 @@
-"""`sbcast`: a file of the script's node to the same place, or another, on all nodes of its job. The
-client does it itself, in the job."""
+"""`sbcast`: copies a file from the script's node to all nodes of its job, to the same path or another one. The client
+does this itself, inside the job, without the manager."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ import shutil
 import subprocess
 import sys
 
-from vrm.ext.slurm.calls.answers import Call, Refused
+from vrm.ext.slurm.calls.answers import Call, CallRefused
 from vrm.ext.slurm.forms.options import Options
 from vrm.ext.steps import jobfile
 from vrm.ext.steps.jobfile import StepJob
-from vrm.system import marks
+from vrm.system import job_variables
 
 OPTIONS = Options("sbcast",
     "f force n, p preserve n, "
     "C compress m -, . exclude v -, F fanout v -, j jobid v -, s size v -, t timeout v -, v verbose n -, "
     ". send-libs m !", "[-f] [-p] SOURCE DESTINATION")
 
-BROKEN_OFF = ".vrm-part"
-"""Behind the name of a file that is not complete yet."""
+PARTIAL_SUFFIX = ".vrm-part"
+"""Suffix of the file name while the copy is not complete."""
 
 
-def job_around(call: Call) -> StepJob:
-    """The job of the script in which a command is called; Refused where there is none."""
-    where = call.env.get(marks.FOLDER)
+def enclosing_job(call: Call) -> StepJob:
+    """Return the job in whose script the command is called. Raises Refused outside of a job."""
+    where = call.env.get(job_variables.FOLDER)
     if not where:
-        raise Refused(f"{call.name}: error: this is for the script of a job of vrm: it needs its nodes")
+        raise CallRefused(f"{call.name}: error: this is for the script of a job of vrm: it needs its nodes")
     return jobfile.read(where)
 
 
 def sbcast(call: Call) -> int:
-    """Copy a file to all nodes of the job; the exit status."""
+    """Copy a file to all nodes of the job; return the exit status."""
     given, rest = OPTIONS.parse(call.arguments)
     if len(rest) != 2:
         raise OPTIONS.error("name two files: sbcast SOURCE DESTINATION")
-    job, source, target = job_around(call), os.path.join(call.cwd, rest[0]), os.path.join(call.cwd, rest[1])
+    job, source, target = enclosing_job(call), os.path.join(call.cwd, rest[0]), os.path.join(call.cwd, rest[1])
     here, mode = job.here(os.environ), os.stat(source).st_mode & 0o7777
     test = "" if "force" in given else f"[ ! -e {shlex.quote(target)} ] || {{ echo 'File exists' >&2; exit 1; }}; "
-    part = shlex.quote(target + BROKEN_OFF)
+    part = shlex.quote(target + PARTIAL_SUFFIX)
     command = f"{test}cat >{part} && chmod {mode:o} {part} && mv -f {part} {shlex.quote(target)}"
     wrong = 0
     for at, node in enumerate(job.nodes if job.bound else job.nodes[:1]):

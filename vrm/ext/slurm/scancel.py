@@ -1,13 +1,13 @@
-"""`scancel`: jobs are ended, or get a signal."""
+"""`scancel`: cancels jobs, or sends them signals."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Generator, Sequence
 
-from vrm.ext.slurm.forms import words
-from vrm.ext.slurm.calls.answers import Answer, Call, InParts, Refused, Reply, LaterAnswer
-from vrm.ext.slurm.calls.counter import Counter
+from vrm.ext.slurm.forms import state_names
+from vrm.ext.slurm.calls.answers import Answer, Call, AnswerInParts, CallRefused, Reply, DeferredAnswer
+from vrm.ext.slurm.calls.handler import RequestHandler
 from vrm.ext.slurm.calls.jobs import JobView
 from vrm.ext.slurm.forms.options import Options
 from vrm.ext.slurm.sbatch import signal_number
@@ -23,20 +23,20 @@ _FILTERS = ("account", "me", "name", "partition", "qos", "reservation", "state",
 
 
 PATIENCE = 95.0
-"""Seconds for which a signal waits for its jobs to start, as Slurm's scancel does."""
+"""Seconds that a signal waits for its jobs to start, as Slurm's scancel does."""
 
 
-class Signalling(LaterAnswer):
-    """Waits until jobs run that are to get a signal. `said` and `wrong` are what there is to say already, and how
-    many jobs it is of."""
+class SignalAnswer(DeferredAnswer):
+    """Waits until the jobs that are to get a signal run. `said` are error messages so far; `wrong` is the number of
+    failures."""
 
-    def __init__(self, counter: Counter, ids: list[int], number: int, said: list[str], wrong: int) -> None:
+    def __init__(self, counter: RequestHandler, ids: list[int], number: int, said: list[str], wrong: int) -> None:
         self._counter, self._ids, self._number = counter, ids, number
         self._said, self._wrong = said, wrong
         self._until = counter.now + PATIENCE
 
     def poll(self) -> Answer | None:
-        """The answer, when all jobs have got it, or have ended, or it is too late."""
+        """Return the answer when each job has got the signal or has ended, or the time is over."""
         late = self._counter.now >= self._until
         for job in self._counter.jobs(self._ids) if self._ids else ():
             if job.state is not JobState.QUEUED or late:
@@ -51,14 +51,14 @@ class Signalling(LaterAnswer):
             if job.state is JobState.RUNNING:
                 self._counter.cancel(job.id, self._number)
             elif late and job.state is JobState.QUEUED:
-                raise Refused("Job can not be altered now, try again later")
-        except Refused as error:
+                raise CallRefused("Job can not be altered now, try again later")
+        except CallRefused as error:
             self._wrong += 1
             self._said.append(f"scancel: error: Kill job error on job id {job.shown_id}: {error}")
 
 
-def scancel(call: Call, counter: Counter) -> Reply:
-    """End the jobs that are named, or those that all options describe."""
+def scancel(call: Call, counter: RequestHandler) -> Reply:
+    """Cancel the named jobs, or the jobs that match all options."""
     given, rest = OPTIONS.parse(call.arguments)
     if not rest and not any(key in given for key in _FILTERS):
         raise OPTIONS.error("No job identification provided")
@@ -69,26 +69,26 @@ def scancel(call: Call, counter: Counter) -> Reply:
     for word in rest:
         if "." in word:
             raise OPTIONS.error(f"{word}: vrm ends whole jobs; a step ends with its job, or by a signal to its srun")
-        named, missing = OPTIONS.checked(f"Invalid job id {word}", words.find, counter, word)
+        named, missing = OPTIONS.checked(f"Invalid job id {word}", state_names.find, counter, word)
         found.update(job.id for job in named)
         if missing:
             said.append(f"scancel: error: Kill job error on job id {', '.join(missing)}: Invalid job id specified")
-    _matching([], given, counter)  # what is wrong with the options is wrong with those of no job
+    _matching([], given, counter)  # report invalid options even if there are no jobs
     ids = sorted(found) if rest else counter.ids()
-    work = InParts(_end_all(ids, given, number, said, counter))
+    work = AnswerInParts(_end_all(ids, given, number, said, counter))
     return work.finish() if len(ids) <= MANY else work
 
 
 MANY = 1000
-"""Jobs that are looked at in one turn of the manager's loop."""
+"""With more jobs than this the work is split over several turns of the manager's loop."""
 
 STEP = 100
-"""Jobs that are looked at before the time is."""
+"""Number of jobs that are handled between two checks of the time."""
 
 
-def _end_all(ids: Sequence[int], given: dict[str, str], number: int, said: list[str], counter: Counter
-             ) -> Generator[None, None, Answer | LaterAnswer]:
-    """End those of these jobs that the options describe, or send them a signal; `said` is what went wrong before."""
+def _end_all(ids: Sequence[int], given: dict[str, str], number: int, said: list[str], counter: RequestHandler
+             ) -> Generator[None, None, Answer | DeferredAnswer]:
+    """Cancel those of these jobs that match the options, or send them a signal. `said` are error messages so far."""
     wrong, waits, ends = len(said), [], number in (0, signal.SIGKILL)
     for at in range(0, len(ids), STEP):
         part = ids[at:at + STEP]
@@ -101,24 +101,24 @@ def _end_all(ids: Sequence[int], given: dict[str, str], number: int, said: list[
                 continue
             try:
                 counter.cancel(job.id, number if running else 0)
-            except Refused as error:
+            except CallRefused as error:
                 wrong += 1
                 said.append(f"scancel: error: Kill job error on job id {job.shown_id}: {error}")
         yield
     if "quiet" in given:
         said.clear()
     if waits:
-        return Signalling(counter, waits, number, said, wrong)
+        return SignalAnswer(counter, waits, number, said, wrong)
     return Answer(err="".join(f"{line}\n" for line in said), code=int(bool(wrong)))
 
 
-def _matching(jobs: list[JobView], given: dict[str, str], counter: Counter) -> list[JobView]:
-    """Those of the jobs that the options describe."""
+def _matching(jobs: list[JobView], given: dict[str, str], counter: RequestHandler) -> list[JobView]:
+    """Return those of the jobs that match the options."""
     site = counter.site
     if ("user" in given and given["user"] not in (site.user, str(site.uid))) or "account" in given or "wckey" in given:
         return []
-    jobs = words.selected(jobs, given, site)
+    jobs = state_names.selected(jobs, given, site)
     if "state" in given:
-        states = OPTIONS.checked("Invalid job state specified: {}", words.states_of, given["state"])
-        jobs = [job for job in jobs if states is None or words.state(job) in states]
+        states = OPTIONS.checked("Invalid job state specified: {}", state_names.states_of, given["state"])
+        jobs = [job for job in jobs if states is None or state_names.state(job) in states]
     return jobs

@@ -1,5 +1,4 @@
-"""`scontrol`: everything that is known of jobs, nodes and partitions; jobs are held, released, run again and
-changed."""
+"""`scontrol`: shows jobs, nodes and partitions in full; holds, releases, requeues and changes jobs."""
 
 from __future__ import annotations
 
@@ -10,12 +9,12 @@ from functools import partial
 from typing import Any
 from collections.abc import Callable, Mapping, Sequence
 
-from vrm.ext.slurm.forms import data, times, words
-from vrm.ext.slurm.calls.answers import Answer, Call, Refused, Reply, LaterAnswer
-from vrm.ext.slurm.calls.counter import Counter
+from vrm.ext.slurm.forms import json_output, times, state_names
+from vrm.ext.slurm.calls.answers import Answer, Call, CallRefused, Reply, DeferredAnswer
+from vrm.ext.slurm.calls.handler import RequestHandler
 from vrm.ext.slurm.calls.jobs import JobView, NodeView
 from vrm.ext.slurm.forms.options import Options
-from vrm.ext.slurm.sstat import Later
+from vrm.ext.slurm.sstat import UsageAnswer
 from vrm.ext.slurm.updating import update
 from vrm.model import JobState
 from vrm.model.forms.hosts import expand
@@ -30,7 +29,7 @@ OPTIONS = Options("scontrol",
 _ACTS = {"hold": "hold", "uhold": "hold", "release": "release", "requeue": "requeue"}
 
 
-def scontrol(call: Call, counter: Counter) -> Reply:
+def scontrol(call: Call, counter: RequestHandler) -> Reply:
     """Carry out a subcommand."""
     given, rest = OPTIONS.parse(call.arguments)
     if rest in (["help"], ["version"]):
@@ -60,10 +59,10 @@ _NONE = {**dict.fromkeys(("lic", "burstbuffer", "federation", "topology", "alias
          **dict.fromkeys(("reservation", "reservations"), "No reservations in the system\n"),
          **dict.fromkeys(("step", "steps"), "No steps in the system\n"),
          "licenses": "No licenses configured in Slurm.\n"}
-"""What is said of that of which vrm has nothing."""
+"""Output of `scontrol show` for kinds of objects that vrm does not have."""
 
 
-def _show(what: Sequence[str], given: Mapping[str, str], call: Call, counter: Counter) -> Answer:
+def _show(what: Sequence[str], given: Mapping[str, str], call: Call, counter: RequestHandler) -> Answer:
     if not what:
         raise OPTIONS.error("show what? For example scontrol show job")
     kind, equals, name = what[0].partition("=")
@@ -76,7 +75,7 @@ def _show(what: Sequence[str], given: Mapping[str, str], call: Call, counter: Co
 
 
 def hostnames(names: Sequence[str], call: Call) -> Answer:
-    """The names of a list of nodes, one a line; without one those of the job in which this is asked."""
+    """Return the names of a list of nodes, one per line; without a list those of the job in which the command runs."""
     text = names[0] if names else call.env.get("SLURM_JOB_NODELIST") or call.env.get("VRM_NODELIST", "")
     if not text:
         raise OPTIONS.error("which nodes? This is not a job of vrm, and no list is given")
@@ -84,7 +83,7 @@ def hostnames(names: Sequence[str], call: Call) -> Answer:
 
 
 def alone(call: Call) -> int | None:
-    """What needs no manager: the names of nodes. None for all else."""
+    """Handle `scontrol show hostnames`, which needs no manager; return None for everything else."""
     _, rest = OPTIONS.parse(call.arguments)
     if len(rest) < 2 or rest[0].lower() != "show" or not re.fullmatch("hostnames?", rest[1].lower()):
         return None
@@ -93,14 +92,14 @@ def alone(call: Call) -> int | None:
 
 
 def _named(names: Sequence[str], known: Mapping[str, object], kind: str, many: str) -> list[Any]:
-    """What is meant by the names; all without one."""
+    """Return the objects in `known` with these names; all objects without names. Raises Refused for an unknown name."""
     if not names:
         return list(known.values())
     wanted = [each for name in names for each in OPTIONS.checked(
         f"Invalid name of {many}: {{}}", expand, name.partition("=")[2] or name)]
     for name in wanted:
         if name not in known:
-            raise Refused(f"{kind} {name} not found")
+            raise CallRefused(f"{kind} {name} not found")
     return [known[name] for name in wanted]
 
 
@@ -110,22 +109,22 @@ def _blocks(texts: Sequence[str], given: Mapping[str, str]) -> Answer:
     return Answer("".join(f"{text}\n\n" for text in texts))
 
 
-def _jobs(names: Sequence[str], given: Mapping[str, str], call: Call, counter: Counter) -> Answer:
+def _jobs(names: Sequence[str], given: Mapping[str, str], call: Call, counter: RequestHandler) -> Answer:
     jobs, missing = _find(",".join(names), counter) if names else (counter.jobs(), [])
     if missing:
-        raise Refused("slurm_load_jobs error: Invalid job id specified")
+        raise CallRefused("slurm_load_jobs error: Invalid job id specified")
     if "json" in given:
-        return Answer(data.document(call, counter, "jobs", (data.queued(job, counter) for job in jobs)))
+        return Answer(json_output.document(call, counter, "jobs", (json_output.queued(job, counter) for job in jobs)))
     if not jobs:
         return Answer("No jobs in the system\n")
     return _blocks([job_text(job, counter) for job in jobs], given)
 
 
-def _find(text: str, counter: Counter) -> tuple[list[JobView], list[str]]:
-    return OPTIONS.checked("Invalid job id specified: {}", words.find, counter, text.removeprefix("JobId="))
+def _find(text: str, counter: RequestHandler) -> tuple[list[JobView], list[str]]:
+    return OPTIONS.checked("Invalid job id specified: {}", state_names.find, counter, text.removeprefix("JobId="))
 
 
-def _each(act: str, names: Sequence[str], counter: Counter, token: str) -> Answer:
+def _each(act: str, names: Sequence[str], counter: RequestHandler, token: str) -> Answer:
     """Hold, release or requeue jobs."""
     if not names:
         raise OPTIONS.error(f"which job? For example scontrol {act} 12")
@@ -138,22 +137,22 @@ def _each(act: str, names: Sequence[str], counter: Counter, token: str) -> Answe
         wrong += [f"{each}: Invalid job id specified" for each in missing]
         for job in jobs:
             if act == "release" and job.state is JobState.QUEUED and job.why != "held":
-                continue  # as Slurm has it: it is as if it had been held
+                continue  # as in Slurm, releasing a job that is not held succeeds
             try:
                 does[act](job.id)
-            except Refused as error:
+            except CallRefused as error:
                 wrong.append(f"{job.shown_id}: {error}")
     return Answer(err="".join(f"scontrol: error: {line}\n" for line in wrong), code=int(bool(wrong)))
 
 
-class Ready(LaterAnswer):
-    """Waits until a job has its nodes; the exit status is 1 where it has ended by then."""
+class NodesAnswer(DeferredAnswer):
+    """Waits until a job has its nodes; the exit status is 1 if it has ended by then."""
 
-    def __init__(self, counter: Counter, job_id: int) -> None:
+    def __init__(self, counter: RequestHandler, job_id: int) -> None:
         self._counter, self._id = counter, job_id
 
     def poll(self) -> Answer | None:
-        """The answer, when the job runs or has ended."""
+        """Return the answer when the job runs or has ended."""
         job, = self._counter.jobs([self._id])
         if job.state is JobState.QUEUED:
             return None
@@ -161,33 +160,33 @@ class Ready(LaterAnswer):
                       code=int(job.state.ended))
 
 
-def _wait(names: Sequence[str], counter: Counter) -> Reply:
+def _wait(names: Sequence[str], counter: RequestHandler) -> Reply:
     jobs, missing = _find(names[0], counter) if names else ([], ["?"])
     if missing or len(jobs) != 1:
         raise OPTIONS.error("expected a job id: for example scontrol wait_job 12")
-    return Ready(counter, jobs[0].id)
+    return NodesAnswer(counter, jobs[0].id)
 
 
-def _top(names: Sequence[str], counter: Counter) -> Answer:
-    """Give waiting jobs more priority than all others have."""
+def _top(names: Sequence[str], counter: RequestHandler) -> Answer:
+    """Give waiting jobs a higher priority than all other jobs."""
     jobs, missing = _find(",".join(names), counter) if names else ([], ["?"])
     if missing or not jobs:
-        raise Refused("scontrol: error: Invalid job id specified")
+        raise CallRefused("scontrol: error: Invalid job id specified")
     first = max(job.job.priority for job in counter.jobs(ended=False)) if counter.jobs(ended=False) else 0
     for number, job in enumerate(reversed(jobs), 1):
         try:
             counter.change(job.id, {"priority": first + number})
-        except Refused as error:
-            raise Refused(f"scontrol: error: job {job.shown_id}: {error}") from error
+        except CallRefused as error:
+            raise CallRefused(f"scontrol: error: job {job.shown_id}: {error}") from error
     return Answer()
 
 
-def _pids(names: Sequence[str], counter: Counter) -> Reply:
-    """The processes of steps that run, as far as the nodes know them."""
+def _pids(names: Sequence[str], counter: RequestHandler) -> Reply:
+    """List the processes of running steps, as far as their nodes report them."""
     text, _, step = (names[0] if names else "").partition(".")
     jobs, missing = _find(text, counter) if text else (counter.jobs(ended=False), [])
     if missing:
-        raise Refused("scontrol: error: Invalid job id specified")
+        raise CallRefused("scontrol: error: Invalid job id specified")
     jobs = [job for job in jobs if job.state is JobState.RUNNING]
     look = counter.usage(jobs)
 
@@ -201,41 +200,42 @@ def _pids(names: Sequence[str], counter: Counter) -> Reply:
             return Answer(err=f"scontrol: error: no processes of {names[0]} run\n", code=1)
         return Answer("PID      JOBID    STEPID   LOCALID GLOBALID\n"
                       + "".join(f"{pid:<8} {job:<8} {name:<8} {'-':<7} {'-':<8}\n" for pid, job, name in rows))
-    return answer() or Later(answer)
+    return answer() or UsageAnswer(answer)
 
 
-def _script(names: Sequence[str], counter: Counter) -> Answer:
-    """The script of a job, in a file or on standard output."""
+def _script(names: Sequence[str], counter: RequestHandler) -> Answer:
+    """Print the script of a job on standard output."""
     jobs, missing = _find(names[0], counter) if names else ([], ["?"])
     if missing or not jobs or not jobs[0].job.payload.copy:
-        raise Refused("job script retrieval failed: Invalid job id specified")
+        raise CallRefused("job script retrieval failed: Invalid job id specified")
     text = os.fsdecode(counter.script(jobs[0].id))
     if len(names) > 1 and names[1] == "-":
         return Answer(text)
     raise OPTIONS.error("vrm prints scripts and writes no file: scontrol write batch_script ID - > FILE")
 
 
-def _nodes(names: Sequence[str], given: Mapping[str, str], call: Call, counter: Counter) -> Answer:
+def _nodes(names: Sequence[str], given: Mapping[str, str], call: Call, counter: RequestHandler) -> Answer:
     nodes = _named(names, {node.name: node for node in counter.nodes()}, "Node", "nodes")
     if "json" in given:
-        return Answer(data.document(call, counter, "nodes", (
-            data.node(node, words.partitions_of(node, counter.site)) for node in nodes)))
+        return Answer(json_output.document(call, counter, "nodes", (
+            json_output.node(node, state_names.partitions_of(node, counter.site)) for node in nodes)))
     return _blocks([node_text(node, counter) for node in nodes], given)
 
 
-def _partitions(names: Sequence[str], given: Mapping[str, str], _: Call, counter: Counter) -> Answer:
-    parts = _named(names, {name: name for name in words.partitions(counter.site)}, "Partition", "partitions")
+def _partitions(names: Sequence[str], given: Mapping[str, str], _: Call, counter: RequestHandler) -> Answer:
+    parts = _named(names, {name: name for name in state_names.partitions(counter.site)}, "Partition", "partitions")
     return _blocks([partition_text(name, counter) for name in parts], given)
 
 
-_KINDS: Mapping[str, Callable[[Sequence[str], Mapping[str, str], Call, Counter], Answer]] = {
+_KINDS: Mapping[str, Callable[[Sequence[str], Mapping[str, str], Call, RequestHandler], Answer]] = {
     **{"hostnames"[:end]: lambda names, _, call, __: hostnames(names, call) for end in range(5, 10)},
-    **{"hostlistsorted"[:end]: lambda names, *_: Answer(words.node_list(names[0].split(",") if names else []) + "\n")
+    **{"hostlistsorted"[:end]: lambda names, *_: Answer(
+        state_names.node_list(names[0].split(",") if names else []) + "\n")
        for end in range(5, 15)},
     **dict.fromkeys(("job", "jobs", "jobid"), _jobs), **dict.fromkeys(("node", "nodes", "nodename"), _nodes),
     **dict.fromkeys(("partition", "partitions", "partitionname"), _partitions),
     "config": lambda _, __, ___, counter: Answer(_config(counter))}
-"""What is shown."""
+"""The function that shows each kind of object."""
 
 
 # ------------------------------------------------------------------------------------- texts
@@ -245,8 +245,8 @@ def _lines(*lines: Sequence[tuple[str, str]]) -> str:
     return "\n   ".join(" ".join(f"{key}={value}" for key, value in line) for line in lines)
 
 
-def job_text(job: JobView, counter: Counter) -> str:
-    """All that is known of a job."""
+def job_text(job: JobView, counter: RequestHandler) -> str:
+    """Return everything that is known of a job."""
     site, env = counter.site, {"SLURM_TIME_FORMAT": "standard"}
     waits, request, payload = job.state is JobState.QUEUED, job.job.request, job.job.payload
     used = job.ran(counter.now)
@@ -263,21 +263,21 @@ def job_text(job: JobView, counter: Counter) -> str:
         [("UserId", f"{site.user}({site.uid})"), ("GroupId", f"{site.group}({site.gid})"), ("MCS_label", "N/A")],
         [("Priority", "0" if job.why == "held" else str(job.priority)),
          ("Nice", str(-job.job.priority)), ("Account", "(null)"), ("QOS", "normal")],
-        [("JobState", words.state(job)), ("Reason", words.reason(job)),
-         ("Dependency", words.dependency(job))],
+        [("JobState", state_names.state(job)), ("Reason", state_names.reason(job)),
+         ("Dependency", state_names.dependency(job))],
         [("Requeue", str(int(job.details.more.get("requeue") != "no"))), ("Restarts", str(job.requeued)),
          ("BatchFlag", str(int(payload.script))), ("Reboot", "0"),
-         ("ExitCode", words.exit_code(job))],
+         ("ExitCode", state_names.exit_code(job))],
         [("RunTime", times.elapsed(used)), ("TimeLimit", times.elapsed(job.job.walltime)), ("TimeMin", "N/A")],
         [("SubmitTime", at(job.job.submit)), ("EligibleTime", at(job.eligible))],
         [("AccrueTime", at(job.job.submit))],
         [("StartTime", at(job.start)), ("EndTime", at(job.known_end)),
          ("Deadline", times.moment(job.deadline, env, "N/A"))],
         [("SuspendTime", "None"), ("SecsPreSuspend", "0"), ("LastSchedEval", at(counter.now)), ("Scheduler", "Main")],
-        [("Partition", words.partition(job, site)), ("AllocNode:Sid", f"{site.host}:0")],
-        [("ReqNodeList", words.node_list(request.nodelist) or "(null)"),
-         ("ExcNodeList", words.node_list(request.exclude) or "(null)")],
-        [("NodeList", words.node_list(job.nodes) or ("(null)" if waits else ""))],
+        [("Partition", state_names.partition(job, site)), ("AllocNode:Sid", f"{site.host}:0")],
+        [("ReqNodeList", state_names.node_list(request.nodelist) or "(null)"),
+         ("ExcNodeList", state_names.node_list(request.exclude) or "(null)")],
+        [("NodeList", state_names.node_list(job.nodes) or ("(null)" if waits else ""))],
         *([[("BatchHost", job.nodes[0])]] if job.nodes else []),
         [("NumNodes", str(count)), ("NumCPUs", str(cores)), ("NumTasks", str(job.job.procs)),
          ("CPUs/Task", str(job.job.cores)), ("ReqB:S:C:T", "0:0:*:*")],
@@ -297,8 +297,8 @@ def job_text(job: JobView, counter: Counter) -> str:
         [("StdOut", output)])
 
 
-def node_text(node: NodeView, counter: Counter) -> str:
-    """All that is known of a node."""
+def node_text(node: NodeView, counter: RequestHandler) -> str:
+    """Return everything that is known of a node."""
     memory = node.memory >> 20
     return _lines(
         [("NodeName", node.name), ("Arch", os.uname().machine), ("CoresPerSocket", str(node.real_cores))],
@@ -307,33 +307,35 @@ def node_text(node: NodeView, counter: Counter) -> str:
         [("AvailableFeatures", ",".join(node.features) or "(null)")],
         [("ActiveFeatures", ",".join(node.features) or "(null)")],
         [("Gres", f"gpu:{node.gpus // 1000}" if node.gpus else "(null)")],
-        [("NodeAddr", node.name), ("NodeHostName", node.name), ("Version", words.VERSION.split()[1])],
+        [("NodeAddr", node.name), ("NodeHostName", node.name), ("Version", state_names.VERSION.split()[1])],
         [("OS", os.uname().sysname)],
         [("RealMemory", str(memory)), ("AllocMem", str(node.memory_taken >> 20)),
          ("FreeMem", str(node.memory - node.memory_taken >> 20)), ("Sockets", str(len(node.sockets))), ("Boards", "1")],
-        [("State", words.node_state(node)), ("ThreadsPerCore", str(node.threads)), ("TmpDisk", "0"), ("Weight", "1"),
+        [("State", state_names.node_state(node)), ("ThreadsPerCore", str(node.threads)), ("TmpDisk", "0"),
+         ("Weight", "1"),
          ("Owner", "N/A"), ("MCS_label", "N/A")],
-        [("Partitions", ",".join(words.partitions_of(node, counter.site)))],
+        [("Partitions", ",".join(state_names.partitions_of(node, counter.site)))],
         [("CfgTRES", f"cpu={node.cores},mem={memory}M,billing={node.cores}")],
         [("AllocTRES", f"cpu={node.allocated}" if node.allocated else "")])
 
 
-def partition_text(name: str, counter: Counter) -> str:
-    """All that is known of a partition."""
+def partition_text(name: str, counter: RequestHandler) -> str:
+    """Return everything that is known of a partition."""
     site = counter.site
-    nodes = words.members(name, counter.nodes(), site)
-    cores, longest = sum(node.cores for node in nodes), words.longest(name, site, counter.now)
+    nodes = state_names.members(name, counter.nodes(), site)
+    cores, longest = sum(node.cores for node in nodes), state_names.longest(name, site, counter.now)
     left = times.elapsed(longest) if longest < math.inf else "UNLIMITED"
     return _lines(
         [("PartitionName", name)],
         [("AllowGroups", "ALL"), ("AllowAccounts", "ALL"), ("AllowQos", "ALL")],
-        [("AllocNodes", "ALL"), ("Default", "YES" if name == words.default_partition(site) else "NO"), ("QoS", "N/A")],
-        [("DefaultTime", times.elapsed(words.default_time(name, site))),
+        [("AllocNodes", "ALL"), ("Default", "YES" if name == state_names.default_partition(site) else "NO"),
+         ("QoS", "N/A")],
+        [("DefaultTime", times.elapsed(state_names.default_time(name, site))),
          ("DisableRootJobs", "NO"), ("ExclusiveUser", "NO"),
          ("GraceTime", "0"), ("Hidden", "NO")],
         [("MaxNodes", "UNLIMITED"), ("MaxTime", left), ("MinNodes", "0"), ("LLN", "NO"),
          ("MaxCPUsPerNode", "UNLIMITED")],
-        [("Nodes", words.node_list([node.name for node in nodes]))],
+        [("Nodes", state_names.node_list([node.name for node in nodes]))],
         [("PriorityJobFactor", "1"), ("PriorityTier", "1"), ("RootOnly", "NO"), ("ReqResv", "NO"),
          ("OverSubscribe", "YES:4")],
         [("OverTimeLimit", "NONE"), ("PreemptMode", "OFF")],
@@ -342,12 +344,12 @@ def partition_text(name: str, counter: Counter) -> str:
         [("DefMemPerNode", "UNLIMITED"), ("MaxMemPerNode", "UNLIMITED")])
 
 
-def _config(counter: Counter) -> str:
+def _config(counter: RequestHandler) -> str:
     site = counter.site
     rows = [("AccountingStorageType", "accounting_storage/slurmdbd"), ("ClusterName", "vrm"), ("MaxArraySize", "10000"),
             ("MaxJobCount", "100000"), ("MinJobAge", "300 sec"), ("KillWait", "30 sec"),
             ("SchedulerType", "sched/backfill"), ("SelectType", "select/cons_tres"),
-            ("SLURM_CONF", "/dev/null"), ("SLURM_VERSION", words.VERSION.split()[1]),
+            ("SLURM_CONF", "/dev/null"), ("SLURM_VERSION", state_names.VERSION.split()[1]),
             ("SlurmctldHost[0]", site.host), ("SlurmUser", f"{site.user}({site.uid})"),
             ("StateSaveLocation", site.directory)]
     when = times.moment(counter.now, {}, "Unknown")

@@ -1,13 +1,13 @@
-"""`sinfo`: the nodes and partitions."""
+"""`sinfo`: shows nodes and partitions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from collections.abc import Callable, Mapping, Sequence
 
-from vrm.ext.slurm.forms import data, formats, times, words
+from vrm.ext.slurm.forms import json_output, formats, times, state_names
 from vrm.ext.slurm.calls.answers import Answer, Call
-from vrm.ext.slurm.calls.counter import Counter
+from vrm.ext.slurm.calls.handler import RequestHandler
 from vrm.ext.slurm.forms.formats import Value
 from vrm.ext.slurm.calls.jobs import NodeView
 from vrm.ext.slurm.forms.options import Options
@@ -28,14 +28,14 @@ NODES_LONG = "%10N %.6D %.9P %.11T %.4c %.8z %.6m %.8d %.6w %.8f %20E"
 
 @dataclass(frozen=True)
 class SinfoRow:
-    """Nodes of one partition that have the same in all columns."""
+    """Nodes of one partition that have equal values in all columns."""
 
     partition: str
     nodes: tuple[NodeView, ...]
 
 
-def sinfo(call: Call, counter: Counter) -> Answer:
-    """The table of nodes."""
+def sinfo(call: Call, counter: RequestHandler) -> Answer:
+    """Return the table of nodes."""
     given, rest = OPTIONS.parse(call.arguments)
     if rest:
         raise OPTIONS.error(f"unrecognized argument {rest[0]}")
@@ -55,7 +55,7 @@ def sinfo(call: Call, counter: Counter) -> Answer:
     nodes, partitions = _chosen(given, counter)
     rows = []
     for partition in partitions:
-        here = words.members(partition, nodes, counter.site)
+        here = state_names.members(partition, nodes, counter.site)
         if by_node:
             rows += [SinfoRow(partition, (node,)) for node in here]
             continue
@@ -63,20 +63,21 @@ def sinfo(call: Call, counter: Counter) -> Answer:
         for node in here:
             row = SinfoRow(partition, (node,))
             key: tuple[object, ...] = (
-                (words.node_state(node), node.sockets, node.memory, node.gpus, node.features) if "json" in given else
+                (state_names.node_state(node), node.sockets, node.memory, node.gpus,
+                 node.features) if "json" in given else
                 tuple(column.value(row) for column in table.columns if column.value not in _OF_MANY))
             alike.setdefault(key, []).append(node)
         rows += [SinfoRow(partition, tuple(each)) for each in alike.values()]
     if "json" in given:
-        return Answer(data.document(call, counter, "sinfo", (
-            data.nodes_of(row.partition, row.nodes, counter) for row in rows)))
+        return Answer(json_output.document(call, counter, "sinfo", (
+            json_output.nodes_of(row.partition, row.nodes, counter) for row in rows)))
     return Answer(table.lines(rows, heading))
 
 
-def _chosen(given: Mapping[str, str], counter: Counter) -> tuple[list[NodeView], list[str]]:
-    """The nodes and partitions that are asked for."""
+def _chosen(given: Mapping[str, str], counter: RequestHandler) -> tuple[list[NodeView], list[str]]:
+    """Return the requested nodes and partitions."""
     from vrm.model.forms.hosts import expand
-    nodes, partitions = counter.nodes(), words.partitions(counter.site)
+    nodes, partitions = counter.nodes(), state_names.partitions(counter.site)
     if "nodes" in given and given["nodes"] != "all":
         wanted = set(OPTIONS.checked("Invalid node name: {}", expand, given["nodes"]))
         nodes = [node for node in nodes if node.name in wanted]
@@ -87,7 +88,7 @@ def _chosen(given: Mapping[str, str], counter: Counter) -> tuple[list[NodeView],
     if "states" in given and given["states"] != "all":
         asked = [state.strip().lower() for state in given["states"].split(",")]
         nodes = [node for node in nodes if any(
-            each and words.node_state(node).lower().startswith(each.rstrip("*")) for each in asked)]
+            each and state_names.node_state(node).lower().startswith(each.rstrip("*")) for each in asked)]
     return nodes, partitions
 
 
@@ -101,7 +102,7 @@ def _count(row: SinfoRow) -> str:
 
 
 def _names(row: SinfoRow) -> str:
-    return words.node_list([node.name for node in row.nodes])
+    return state_names.node_list([node.name for node in row.nodes])
 
 
 def _cpus(row: SinfoRow) -> str:
@@ -117,7 +118,7 @@ def _shape(row: SinfoRow) -> str:
 
 
 def _by_state(row: SinfoRow) -> str:
-    states = [words.node_state(node) for node in row.nodes]
+    states = [state_names.node_state(node) for node in row.nodes]
     down, idle = states.count("DOWN"), states.count("IDLE")
     return f"{len(states) - down - idle}/{idle}/{down}/{len(states)}"
 
@@ -127,24 +128,24 @@ def _some_by_state(row: SinfoRow) -> str:
 
 
 def _hosts(row: SinfoRow) -> str:
-    """The host's name: nodes have lines of their own where it is a column."""
+    """Return the host name. Rows with this column have one node each."""
     return _names(row)
 
 
 _OF_MANY = (_count, _names, _cpus, _by_state, _some_by_state)
-"""What is counted over the nodes of a row."""
+"""Column functions that count over all nodes of a row."""
 
 
-def _columns(counter: Counter) -> tuple[formats.Known, formats.Known]:
-    """What letters and names stand for."""
+def _columns(counter: RequestHandler) -> tuple[formats.Known, formats.Known]:
+    """Return the columns by the letters and by the names of formats."""
     site = counter.site
-    first = words.default_partition(site)
+    first = state_names.default_partition(site)
 
     def each(read: Callable[[NodeView], int]) -> Value:
         return lambda row: _size([read(node) for node in row.nodes])
 
     def limit(row: SinfoRow) -> str:
-        found = words.longest(row.partition, site, counter.now)
+        found = state_names.longest(row.partition, site, counter.now)
         return times.used(found) if found < float("inf") else "infinite"
 
     def gres(row: SinfoRow) -> str:
@@ -152,7 +153,7 @@ def _columns(counter: Counter) -> tuple[formats.Known, formats.Known]:
         return f"gpu:{count}" if count else "(null)"
 
     def state(row: SinfoRow) -> str:
-        return words.node_state(row.nodes[0])
+        return state_names.node_state(row.nodes[0])
 
     def features(row: SinfoRow) -> str:
         return ",".join(row.nodes[0].features) or "(null)"
@@ -162,10 +163,10 @@ def _columns(counter: Counter) -> tuple[formats.Known, formats.Known]:
         ("R", "partitionname", "PARTITION", lambda row: row.partition),
         ("a", "available", "AVAIL", lambda row: "up"),
         ("l", "time", "TIMELIMIT", limit),
-        ("L", "defaulttime", "DEFAULTTIME", lambda row: times.used(words.default_time(row.partition, site))),
+        ("L", "defaulttime", "DEFAULTTIME", lambda row: times.used(state_names.default_time(row.partition, site))),
         ("D", "nodes", "NODES", _count), ("N", "nodelist", "NODELIST", _names), ("n", "nodehost", "HOSTNAMES", _hosts),
         ("o", "nodeaddr", "NODE_ADDR", _hosts),
-        ("t", "statecompact", "STATE", lambda row: words.SHORT_NODE[state(row)]),
+        ("t", "statecompact", "STATE", lambda row: state_names.SHORT_NODE[state(row)]),
         ("T", "statelong", "STATE", lambda row: state(row).lower()),
         ("c", "cpus", "CPUS", each(lambda node: node.cores)), ("C", "cpusstate", "CPUS(A/I/O/T)", _cpus),
         ("m", "memory", "MEMORY", each(lambda node: node.memory >> 20)),
@@ -184,10 +185,11 @@ def _columns(counter: Counter) -> tuple[formats.Known, formats.Known]:
         ("Z", "threads", "THREADS", each(lambda node: node.threads)),
         ("z", "socketcorethread", "S:C:T", _shape),
         ("F", "nodeaiot", "NODES(A/I/O/T)", _by_state), ("A", "nodeai", "NODES(A/I)", _some_by_state),
-        ("w", "weight", "WEIGHT", lambda row: "1"), ("v", "version", "VERSION", lambda row: words.VERSION.split()[1]),
+        ("w", "weight", "WEIGHT", lambda row: "1"), ("v", "version", "VERSION",
+                                                     lambda row: state_names.VERSION.split()[1]),
         ("V", "cluster", "CLUSTER", lambda row: "vrm"), ("I", "prioritytierjob", "PRIO_JOB_FACTOR", lambda row: "1"),
         ("", "allocmem", "ALLOCMEM", each(lambda node: node.memory_taken >> 20)),
         ("", "gresused", "GRES_USED", lambda row: f"gpu:{sum(node.gpus_taken for node in row.nodes) // 1000}"),
         ("", "extra", "EXTRA", lambda row: ""), ("", "comment", "COMMENT", lambda row: ""),
-        ("", "state", "STATE", lambda row: words.SHORT_NODE[state(row)])]
-    return formats.by_letter_and_name(rows)
+        ("", "state", "STATE", lambda row: state_names.SHORT_NODE[state(row)])]
+    return formats.index_columns(rows)

@@ -1,13 +1,13 @@
-"""`squeue`: the jobs that wait and run."""
+"""`squeue`: shows waiting and running jobs."""
 
 from __future__ import annotations
 
 from typing import Any
 from collections.abc import Callable, Mapping
 
-from vrm.ext.slurm.forms import data, formats, times, words
+from vrm.ext.slurm.forms import json_output, formats, times, state_names
 from vrm.ext.slurm.calls.answers import Answer, Call
-from vrm.ext.slurm.calls.counter import Counter
+from vrm.ext.slurm.calls.handler import RequestHandler
 from vrm.ext.slurm.forms.formats import Value
 from vrm.ext.slurm.calls.jobs import JobView
 from vrm.ext.slurm.forms.options import Options
@@ -28,8 +28,8 @@ START = "%.18i %.9P %.8j %.8u %.2t %.19S %.6D %20Y %R"
 ACTIVE = ("PENDING", "RUNNING", "COMPLETING")
 
 
-def squeue(call: Call, counter: Counter) -> Answer:
-    """The table of jobs."""
+def squeue(call: Call, counter: RequestHandler) -> Answer:
+    """Return the table of jobs."""
     given, rest = OPTIONS.parse(call.arguments)
     env = call.env
     if rest:
@@ -42,11 +42,11 @@ def squeue(call: Call, counter: Counter) -> Answer:
         return Answer(err="slurm_load_jobs error: Invalid job id specified\n", code=1)
     jobs = _sorted(jobs, given.get("sort", env.get("SQUEUE_SORT", "")), counter)
     if "json" in given:
-        return Answer(data.document(call, counter, "jobs", (data.queued(job, counter) for job in jobs)))
+        return Answer(json_output.document(call, counter, "jobs", (json_output.queued(job, counter) for job in jobs)))
     return Answer(table.lines(jobs, "noheader" not in given))
 
 
-def _table(given: Mapping[str, str], env: Mapping[str, str], counter: Counter) -> formats.TextTable:
+def _table(given: Mapping[str, str], env: Mapping[str, str], counter: RequestHandler) -> formats.TextTable:
     letters, names = columns(counter, env)
     choices = ((formats.names, names, given.get("Format")), (formats.letters, letters, given.get("format")),
                (formats.letters, letters, START if "start" in given else LONG if "long" in given else None),
@@ -56,26 +56,26 @@ def _table(given: Mapping[str, str], env: Mapping[str, str], counter: Counter) -
     return OPTIONS.checked("Unrecognized field: {}", how, text, known)
 
 
-def _chosen(given: Mapping[str, str], env: Mapping[str, str], counter: Counter) -> tuple[list[JobView], bool]:
-    """The jobs to show, and whether one was asked for that is not there."""
+def _chosen(given: Mapping[str, str], env: Mapping[str, str], counter: RequestHandler) -> tuple[list[JobView], bool]:
+    """Return the jobs to show, and whether a single requested job does not exist."""
     site = counter.site
-    states = OPTIONS.checked("Invalid job state specified: {}", words.states_of, given.get("states") or env.get(
+    states = OPTIONS.checked("Invalid job state specified: {}", state_names.states_of, given.get("states") or env.get(
         "SQUEUE_STATES") or ("PENDING" if "start" in given else ",".join(ACTIVE)))
     ended = states is None or any(state not in ACTIVE for state in states)
     if "jobs" in given:
-        jobs, missing = OPTIONS.checked("Invalid job id: {}", words.find, counter, given["jobs"])
-        if missing and not jobs and len(words.split(given["jobs"])) == 1:
+        jobs, missing = OPTIONS.checked("Invalid job id: {}", state_names.find, counter, given["jobs"])
+        if missing and not jobs and len(state_names.split(given["jobs"])) == 1:
             return [], True
     else:
         jobs = counter.jobs(ended=ended)
     if states is not None:
-        jobs = [job for job in jobs if words.state(job) in states]
-    users = set(words.split(given["user"])) if "user" in given else None
+        jobs = [job for job in jobs if state_names.state(job) in states]
+    users = set(state_names.split(given["user"])) if "user" in given else None
     if users is not None and not users & {site.user, str(site.uid)}:
         return [], False
-    jobs = words.selected(jobs, given, site)
+    jobs = state_names.selected(jobs, given, site)
     if "licences" in given:
-        named = set(words.split(given["licences"]))
+        named = set(state_names.split(given["licences"]))
         jobs = [job for job in jobs if named & {name for name, _ in job.job.request.licences}]
     if "nodelist" in given:
         from vrm.model.forms.hosts import expand
@@ -86,10 +86,10 @@ def _chosen(given: Mapping[str, str], env: Mapping[str, str], counter: Counter) 
 
 _ORDER = {"PENDING": 0, "RUNNING": 1, "SUSPENDED": 2, "COMPLETING": 9}
 
-_SORTS: dict[str, Callable[[JobView, Counter], Any]] = {
+_SORTS: dict[str, Callable[[JobView, RequestHandler], Any]] = {
     "i": lambda job, counter: job.id, "A": lambda job, counter: job.id, "F": lambda job, counter: job.array or job.id,
-    "t": lambda job, counter: _ORDER.get(words.state(job), 5), "T": lambda job, counter: words.state(job),
-    "P": lambda job, counter: words.partition(job, counter.site), "j": lambda job, counter: job.name,
+    "t": lambda job, counter: _ORDER.get(state_names.state(job), 5), "T": lambda job, counter: state_names.state(job),
+    "P": lambda job, counter: state_names.partition(job, counter.site), "j": lambda job, counter: job.name,
     "p": lambda job, counter: job.job.priority, "Q": lambda job, counter: job.job.priority,
     "S": lambda job, counter: job.start, "e": lambda job, counter: job.end, "V": lambda job, counter: job.job.submit,
     "M": lambda job, counter: job.ran(counter.now), "l": lambda job, counter: job.job.walltime,
@@ -97,8 +97,8 @@ _SORTS: dict[str, Callable[[JobView, Counter], Any]] = {
     lambda job, counter: job.cpus, "N": lambda job, counter: job.nodes}
 
 
-def _sorted(jobs: list[JobView], keys: str, counter: Counter) -> list[JobView]:
-    """The jobs in the order of `-S`; without one those that wait first."""
+def _sorted(jobs: list[JobView], keys: str, counter: RequestHandler) -> list[JobView]:
+    """Return the jobs in the order of `-S`; without it waiting jobs first."""
     for word in reversed((keys or "t").split(",")):
         found = _SORTS.get(word.strip().lstrip("+-"))
         if found is None:
@@ -114,14 +114,14 @@ def _gpus(job: JobView) -> str:
     return f"gres:gpu:{count}" if count else "N/A"
 
 
-def columns(counter: Counter, env: Mapping[str, str]) -> tuple[formats.Known, formats.Known]:
-    """What each letter and each name of a format stands for."""
+def columns(counter: RequestHandler, env: Mapping[str, str]) -> tuple[formats.Known, formats.Known]:
+    """Return the columns by the letters and by the names of formats."""
     site = counter.site
 
     def where(job: JobView) -> str:
         if job.state is JobState.QUEUED or job.state in (JobState.FAILED, JobState.TIMEOUT):
-            return f"({words.reason(job)})"
-        return words.node_list(job.nodes)
+            return f"({state_names.reason(job)})"
+        return state_names.node_list(job.nodes)
 
     def first(job: JobView) -> str:
         return job.nodes[0] if job.nodes else "n/a"
@@ -132,17 +132,17 @@ def columns(counter: Counter, env: Mapping[str, str]) -> tuple[formats.Known, fo
         ("F", "arrayjobid", "ARRAY_JOB_ID", lambda job: str(job.array or job.id)),
         ("K", "arraytaskid", "ARRAY_TASK_ID",
          lambda job: "N/A" if job.array is None else str(job.details.index)),
-        ("t", "statecompact", "ST", lambda job: words.STATES[words.state(job)]),
-        ("T", "state", "STATE", words.state),
+        ("t", "statecompact", "ST", lambda job: state_names.STATES[state_names.state(job)]),
+        ("T", "state", "STATE", state_names.state),
         ("j", "name", "NAME", lambda job: job.name),
         ("u", "username", "USER", lambda job: site.user),
         ("U", "userid", "UID", lambda job: str(site.uid)),
         ("g", "groupname", "GROUP", lambda job: site.group),
         ("G", "groupid", "GROUP", lambda job: str(site.gid)),
-        ("P", "partition", "PARTITION", lambda job: words.partition(job, site)),
-        ("r", "reason", "REASON", words.reason),
+        ("P", "partition", "PARTITION", lambda job: state_names.partition(job, site)),
+        ("r", "reason", "REASON", state_names.reason),
         ("R", "reasonlist", "NODELIST(REASON)", where),
-        ("N", "nodelist", "NODELIST", lambda job: words.node_list(job.nodes)),
+        ("N", "nodelist", "NODELIST", lambda job: state_names.node_list(job.nodes)),
         ("B", "batchhost", "EXEC_HOST", first),
         ("D", "numnodes", "NODES", lambda job: str(job.node_count)),
         ("C", "numcpus", "CPUS", lambda job: str(job.cpus)),
@@ -161,11 +161,11 @@ def columns(counter: Counter, env: Mapping[str, str]) -> tuple[formats.Known, fo
         ("k", "comment", "COMMENT", lambda job: job.details.more.get("comment") or "(null)"),
         ("a", "account", "ACCOUNT", lambda job: "(null)"),
         ("q", "qos", "QOS", lambda job: "normal"),
-        ("E", "dependency", "DEPENDENCY", words.dependency),
+        ("E", "dependency", "DEPENDENCY", state_names.dependency),
         ("f", "feature", "FEATURES", lambda job: job.features or "(null)"),
         ("h", "oversubscribe", "OVER_SUBSCRIBE", lambda job: "NO" if job.job.exclusive else "YES"),
-        ("n", "reqnodes", "REQ_NODES", lambda job: words.node_list(job.job.request.nodelist)),
-        ("x", "excnodes", "EXC_NODES", lambda job: words.node_list(job.job.request.exclude)),
+        ("n", "reqnodes", "REQ_NODES", lambda job: state_names.node_list(job.job.request.nodelist)),
+        ("x", "excnodes", "EXC_NODES", lambda job: state_names.node_list(job.job.request.exclude)),
         ("Y", "schednodes", "SCHEDNODES", lambda job: "(null)"),
         ("o", "command", "COMMAND", lambda job: job.job.payload.file or "(null)"),
         ("p", "priority", "PRIORITY", lambda job: f"{max(0.0, 0.5 + job.job.priority / 1e9):.15f}"),
@@ -196,4 +196,4 @@ def columns(counter: Counter, env: Mapping[str, str]) -> tuple[formats.Known, fo
         ("", "nodes", "NODES", lambda job: str(job.node_count)),
         ("", "gres", "TRES_PER_NODE", _gpus),
     ]
-    return formats.by_letter_and_name(rows)
+    return formats.index_columns(rows)

@@ -1,13 +1,13 @@
-"""`sstat`: what the steps of running jobs use at this moment, by their processes on all nodes."""
+"""`sstat`: shows what the steps of running jobs use now, measured from their processes on all nodes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from collections.abc import Callable
 
-from vrm.ext.slurm.forms import formats, times, words
-from vrm.ext.slurm.calls.answers import Answer, Call, LaterAnswer
-from vrm.ext.slurm.calls.counter import Counter
+from vrm.ext.slurm.forms import formats, times, state_names
+from vrm.ext.slurm.calls.answers import Answer, Call, DeferredAnswer
+from vrm.ext.slurm.calls.handler import RequestHandler
 from vrm.ext.slurm.forms.formats import SacctField
 from vrm.ext.slurm.calls.jobs import JobView, StepUsage
 from vrm.ext.slurm.forms.options import Options
@@ -27,21 +27,21 @@ DEFAULT = (
     "TRESUsageInMaxTask,TRESUsageInMin,TRESUsageInMinNode,TRESUsageInMinTask,TRESUsageInTot,TRESUsageOutAve,"
     "TRESUsageOutMax,TRESUsageOutMaxNode,TRESUsageOutMaxTask,TRESUsageOutMin,TRESUsageOutMinNode,"
     "TRESUsageOutMinTask,TRESUsageOutTot")
-"""The columns of Slurm's own; most of them vrm leaves empty."""
+"""Slurm's default columns; vrm leaves most of them empty."""
 
 PIDS = "JobID,Nodelist,Pids"
 
 
 @dataclass(frozen=True)
 class SstatRow:
-    """A step that runs."""
+    """A running step."""
 
     job: JobView
     usage: StepUsage
 
 
-def sstat(call: Call, counter: Counter) -> Answer | LaterAnswer:
-    """The table of steps."""
+def sstat(call: Call, counter: RequestHandler) -> Answer | DeferredAnswer:
+    """Return the table of steps."""
     given, rest = OPTIONS.parse(call.arguments)
     known = _columns()
     if "helpformat" in given:
@@ -50,7 +50,7 @@ def sstat(call: Call, counter: Counter) -> Answer | LaterAnswer:
         raise OPTIONS.error("You didn't give me any jobs to stat: sstat -j JOB[.STEP]")
     chosen = OPTIONS.checked('Invalid field requested: "{}"', formats.fields,
                              given.get("format") or (PIDS if "pidformat" in given else DEFAULT), known)
-    named = {word: _jobs(word, counter) for word in words.split(given["jobs"])}
+    named = {word: _jobs(word, counter) for word in state_names.split(given["jobs"])}
     look = counter.usage([job for jobs in named.values() for job in jobs])
 
     def answer() -> Answer | None:
@@ -64,28 +64,28 @@ def sstat(call: Call, counter: Counter) -> Answer | LaterAnswer:
             rows += some
             wrong += f"sstat: error: {why}\n" * bool(why)
         return Answer(formats.table(chosen, rows, given), wrong)
-    return answer() or Later(answer)
+    return answer() or UsageAnswer(answer)
 
 
-class Later(LaterAnswer):
-    """An answer, once the nodes have answered."""
+class UsageAnswer(DeferredAnswer):
+    """An answer that is ready once the nodes have reported."""
 
     def __init__(self, poll: Callable[[], Answer | None]) -> None:
         self._poll = poll
 
     def poll(self) -> Answer | None:
-        """It, if it is there."""
+        """Return the answer; None if it is not ready."""
         return self._poll()
 
 
-def _jobs(word: str, counter: Counter) -> list[JobView]:
-    """The running jobs that a word names."""
-    found, _ = OPTIONS.checked(f"Bad job/step specified: {word}", words.find, counter, word.partition(".")[0])
+def _jobs(word: str, counter: RequestHandler) -> list[JobView]:
+    """Return the running jobs that a word names."""
+    found, _ = OPTIONS.checked(f"Bad job/step specified: {word}", state_names.find, counter, word.partition(".")[0])
     return [job for job in found if job.state is JobState.RUNNING]
 
 
 def _steps(word: str, every: bool, jobs: list[JobView], rows: list[SstatRow]) -> tuple[list[SstatRow], str]:
-    """Those of the running steps of these jobs that a word names, and what is wrong with it."""
+    """Return those of the running steps in `rows` that a word names, and an error text ("": none)."""
     number, dot, step = word.partition(".")
     if not jobs:
         return [], f"couldn't get steps for job {number}: it does not run"
@@ -101,7 +101,7 @@ def _kib(size: float) -> str:
 
 
 def _columns() -> dict[str, SacctField]:
-    """What each name stands for, by its small letters."""
+    """Return the columns by their names in lower case."""
     def each(seconds: float, row: SstatRow) -> str:
         return times.elapsed(seconds / row.usage.tasks)
     known = {

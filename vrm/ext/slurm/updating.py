@@ -1,5 +1,5 @@
-"""`scontrol update`: what a job was submitted with changes. Its limit, priority, name, comment and whether it may
-run again do so until it ends; when it begins, what it waits for and its nodes only while it waits."""
+"""`scontrol update`: changes fields of submitted jobs. Time limit, priority, name, comment and requeue can be
+changed until the job ends; begin time, dependencies and nodes only while it waits."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from typing import Any
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from vrm.ext.slurm import requests
-from vrm.ext.slurm.forms import times, words
-from vrm.ext.slurm.calls.answers import Answer, Refused
-from vrm.ext.slurm.calls.counter import Counter
+from vrm.ext.slurm.forms import times, state_names
+from vrm.ext.slurm.calls.answers import Answer, CallRefused
+from vrm.ext.slurm.calls.handler import RequestHandler
 from vrm.ext.slurm.dependencies import dependencies
 from vrm.ext.slurm.calls.jobs import JobView
 from vrm.ext.slurm.forms.options import Options
 from vrm.model import JobState
 from vrm.model.job import ANY, Dependency
-from vrm.model.quantities import of_slurm, to_ranges
+from vrm.model.quantities import slurm_seconds, to_ranges
 
 NOTHING = ("account", "qos", "wckey", "admincomment", "mailtype", "mailuser", "reboot")
-"""What may be set without any effect: vrm has no such things."""
+"""Fields that may be set without any effect, because vrm does not have them."""
 
 Change = dict[str, Any]
 
 
-def update(given: Sequence[str], counter: Counter, options: Options) -> Answer:
-    """Change jobs."""
+def update(given: Sequence[str], counter: RequestHandler, options: Options) -> Answer:
+    """Change jobs as the arguments request."""
     values = _values(given)
     text = values.pop("jobid", values.pop("job", ""))
     if not text:
         raise options.error("update what? For example scontrol update JobId=12 TimeLimit=1:00:00")
-    jobs, missing = options.checked("Invalid job id specified: {}", words.find, counter, text)
+    jobs, missing = options.checked("Invalid job id specified: {}", state_names.find, counter, text)
     if missing or not jobs:
         raise _wrong("Invalid job id specified")
     throttle = values.pop("arraytaskthrottle", None)
@@ -42,17 +42,17 @@ def update(given: Sequence[str], counter: Counter, options: Options) -> Answer:
         try:
             if change:
                 counter.change(job.id, change)
-        except Refused as error:
+        except CallRefused as error:
             raise _wrong(f"job {job.shown_id}: {error}") from error
     return Answer()
 
 
-def _wrong(why: str) -> Refused:
-    return Refused(f"slurm_update error: {why}")
+def _wrong(why: str) -> CallRefused:
+    return CallRefused(f"slurm_update error: {why}")
 
 
 def _values(given: Sequence[str]) -> dict[str, str]:
-    """The values by the small letters of their names: `Name=value`, or two words."""
+    """Return the values by their names in lower case; the arguments have the form `Name=value`, or are two words."""
     values: dict[str, str] = {}
     key = ""
     for word in given:
@@ -65,12 +65,12 @@ def _values(given: Sequence[str]) -> dict[str, str]:
     return values
 
 
-def _change(values: Mapping[str, str], job: JobView, counter: Counter, options: Options) -> Change:
-    """What changes of a job."""
+def _change(values: Mapping[str, str], job: JobView, counter: RequestHandler, options: Options) -> Change:
+    """Return the changes of a job."""
     change: Change = {}
     for name, value in values.items():
         if name in NOTHING or (name == "partition" and (
-                not counter.site.queues or words.partition(job, counter.site) == value)):
+                not counter.site.queues or state_names.partition(job, counter.site) == value)):
             continue
         if name not in _READ:
             raise _wrong(f"vrm changes {', '.join(SHOWN)} of jobs, and not `{name}={value}`; cancel the job and submit "
@@ -78,15 +78,15 @@ def _change(values: Mapping[str, str], job: JobView, counter: Counter, options: 
         try:
             change.update(_READ[name](value, job, counter, options))
         except ValueError as error:
-            if isinstance(error, Refused):
+            if isinstance(error, CallRefused):
                 raise
             raise _wrong(f"Invalid value `{value}` for {name}") from error
     return change
 
 
-def _limit(text: str, job: JobView, counter: Counter, options: Options) -> Change:
+def _limit(text: str, job: JobView, counter: RequestHandler, options: Options) -> Change:
     try:
-        seconds = of_slurm(text.lstrip("+-"))
+        seconds = slurm_seconds(text.lstrip("+-"))
     except ValueError as error:
         raise _wrong(f"Invalid time limit specification: {text}") from error
     found = {"+": job.job.walltime + seconds, "-": job.job.walltime - seconds}.get(text[:1], seconds)
@@ -101,21 +101,21 @@ def _number(text: str, form: str) -> int:
     return int(text or 100)
 
 
-def _text(key: str, most: int) -> Callable[[str, JobView, Counter, Options], Change]:
-    def read(text: str, job: JobView, counter: Counter, options: Options) -> Change:
+def _text(key: str, most: int) -> Callable[[str, JobView, RequestHandler, Options], Change]:
+    def read(text: str, job: JobView, counter: RequestHandler, options: Options) -> Change:
         return {key: "".join(each if each.isprintable() else " " for each in text)[:most]}
     return read
 
 
-def _requeue(text: str, job: JobView, counter: Counter, options: Options) -> Change:
+def _requeue(text: str, job: JobView, counter: RequestHandler, options: Options) -> Change:
     return {"requeue": {"0": "no", "1": "yes"}[text] if text in ("0", "1") else _number(text, "x")}
 
 
-def _start(text: str, job: JobView, counter: Counter, options: Options) -> Change:
+def _start(text: str, job: JobView, counter: RequestHandler, options: Options) -> Change:
     return {"begin": max(0.0, times.begin(text, counter.now) - job.job.submit)}
 
 
-def _after(text: str, job: JobView, counter: Counter, options: Options) -> Change:
+def _after(text: str, job: JobView, counter: RequestHandler, options: Options) -> Change:
     if "singleton" in text:
         raise _wrong("Dependency=singleton: vrm reads it when a job is submitted; name the jobs: afterany:3:4")
     after, _, _ = dependencies(text, options, counter, job.name, ())
@@ -123,7 +123,7 @@ def _after(text: str, job: JobView, counter: Counter, options: Options) -> Chang
     return {"after": (*after, *(each for each in job.details.after if each not in named)), "singleton": ""}
 
 
-def _nodes(text: str, job: JobView, counter: Counter, options: Options) -> Change:
+def _nodes(text: str, job: JobView, counter: RequestHandler, options: Options) -> Change:
     least, most = requests.nodes(text)
     if least > job.job.procs:
         raise _wrong(f"NumNodes={text}: the job has {job.job.procs} task{'s' * (job.job.procs > 1)}, and no node is "
@@ -131,11 +131,12 @@ def _nodes(text: str, job: JobView, counter: Counter, options: Options) -> Chang
     return {"nodes": (least, min(most, job.job.procs))}
 
 
-def _throttled(text: str, jobs: Sequence[JobView], counter: Counter) -> Iterator[tuple[JobView, Change]]:
-    """How the jobs of arrays change of which so many may run at a time.
+def _throttled(text: str, jobs: Sequence[JobView], counter: RequestHandler) -> Iterator[tuple[JobView, Change]]:
+    """Yield the changes of the jobs of arrays when only `text` of them may run at a time.
 
-    Those that have started come first. A job that has not waits for the end of the one so many places before it; the
-    first of them, so that never more run, for the ends of all that have started up to that place."""
+    Jobs that have started come first. A waiting job depends on the end of the job `limit` places before it. The
+    first `limit` waiting jobs depend on the ends of all started jobs up to that place, so that never more than
+    `limit` jobs run."""
     if not re.fullmatch("[0-9]{1,9}", text):
         raise _wrong(f"Invalid value `{text}` for ArrayTaskThrottle")
     limit, arrays = int(text), dict.fromkeys(job.array for job in jobs)
@@ -154,10 +155,10 @@ def _throttled(text: str, jobs: Sequence[JobView], counter: Counter) -> Iterator
 
 SHOWN = ("TimeLimit", "Priority", "Nice", "JobName", "Comment", "Requeue", "StartTime", "Dependency", "NumNodes",
          "ArrayTaskThrottle")
-_READ: dict[str, Callable[[str, JobView, Counter, Options], Change]] = {
+_READ: dict[str, Callable[[str, JobView, RequestHandler, Options], Change]] = {
     "timelimit": _limit, "jobname": _text("title", 1024), "name": _text("title", 1024),
     "comment": _text("comment", 4096), "requeue": _requeue, "starttime": _start, "dependency": _after,
     "numnodes": _nodes, "reqnodes": _nodes,
     "priority": lambda text, *_: {"priority": _number(text, "-?[0-9]{1,9}")},
     "nice": lambda text, *_: {"priority": -_number(text, "-?[0-9]{0,9}")}}
-"""What each name changes, by the words of `Counter.change`."""
+"""For each name the function that returns the change, in terms of `RequestHandler.change`."""

@@ -1,10 +1,10 @@
-"""Which cores and GPUs a step gets: those of its job that no other step has; it waits while there are too few.
+"""Allocates cores and GPUs of a job to its steps. A step gets those that no other step uses, and waits while there
+are too few.
 
-In the directory of a job's steps each running step has a file with its number as name and as content its
-cores, and GPUs (`0:2 0:3 0:g1`: cores 2 and 3, and the second GPU, of the first node), on which it holds a
-lock; so the cores of a step that was killed are free at once. All of this is looked at and changed under the
-lock of one file, `lock`, which holds the number of the next step.
-"""
+In the directory of a job's steps, each running step has a file. Its name is the number of the step; its content are
+the step's cores and GPUs (`0:2 0:3 0:g1`: cores 2 and 3 and the second GPU of the first node). The step holds a lock
+on the file, so that the cores of a killed step are free at once. All reads and changes happen under the lock of one
+file, `lock`, which contains the number of the next step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import fcntl
 import os
 
 from vrm.ext.steps.jobfile import JobNode, StepJob
-from vrm.ext.steps.options import Wrong, gpus_of, hosts
+from vrm.ext.steps.options import UsageError, gpus_of, hosts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 LOCK = "lock"
 
 LOOK = 0.25
-"""Seconds between two looks at the steps of a job, where nothing tells of a change before."""
+"""Seconds between two checks of a job's steps if no notification of a change comes before."""
 
 
-class TooFew(Exception):
-    """The job has never enough cores, or nodes, for this step."""
+class NotEnoughCores(Exception):
+    """The job never has enough cores or nodes for this step."""
 
 
 class Task:
-    """A task of a step: the number of its node in the job, those of its cores on the node, and of the GPUs that
-    it sees there (None: all of the job, which are not for this step alone)."""
+    """A task of a step: the number of its node in the job, the numbers of its cores on the node, and those of the
+    GPUs that it sees there (None: all GPUs of the job, which it shares with other steps)."""
 
     __slots__ = ("node", "cores", "gpus")
 
@@ -44,12 +44,13 @@ class Task:
 
 
 class StepRequest:
-    """What a step asks for: `tasks` of so many `cpus` (cores) each; on how many `nodes` (least and
-    most; None for any), with at most `per_node` tasks on each, of these `allowed` nodes (numbers; None for
-    all). `cyclic`: tasks take turns on the nodes. `gpus`: how many for each task, and for each node, that has some;
-    tasks see all that the step has on their node if they are `shared`, as those for each node are. None: the
-    step asks for none, and sees those of the job. `over`: tasks share cores where there are more tasks. `cores`: only
-    these (pairs of node and core). A heterogeneous step has `parts`, whose tasks are numbered in this order."""
+    """The resources that a step requests: `tasks` with `cpus` cores each; `nodes` is the least and the most number
+    of nodes (None: any), with at most `per_node` tasks on each, out of the `allowed` nodes (numbers; None: all).
+    `cyclic`: distribute tasks to the nodes in turns. `gpus`: the number for each task, and the number for each node
+    that has tasks. Tasks see all GPUs that the step has on their node if they are `shared`, which GPUs for each node
+    always are. `gpus` None: the step requests none and sees those of the job. `over`: tasks share cores if there are
+    more tasks than cores. `cores`: use only these (pairs of node and core). A heterogeneous step has `parts`; their
+    tasks are numbered in this order."""
 
     def __init__(self, tasks: int, cpus: int = 1, nodes: tuple[int, int] | None = None, per_node: int = 0,
                  allowed: set[int] | None = None, cyclic: bool = False,
@@ -69,8 +70,8 @@ class StepRequest:
                    if self.gpus and any(self.gpus) else ""))
 
 
-def ask_for_gpus(wish: StepRequest, asked: dict[str, int], nodes: int) -> None:
-    """Add the GPUs to a wish. Wrong where they cannot be shared out."""
+def add_gpus(wish: StepRequest, asked: dict[str, int], nodes: int) -> None:
+    """Add GPUs to a request. Raises Wrong if they cannot be distributed evenly."""
     if not asked:
         return
     each = asked.get("gpus-per-task") or asked.get("tres-per-task") or 0
@@ -85,16 +86,18 @@ def ask_for_gpus(wish: StepRequest, asked: dict[str, int], nodes: int) -> None:
         elif wish.nodes is None:
             wish.nodes, together = (1, 1), total
         else:
-            raise Wrong(f"--gpus={total}: this number cannot be shared equally; use --gpus-per-node or --gpus-per-task")
+            raise UsageError(f"--gpus={total}: this number cannot be shared equally; use "
+                             "--gpus-per-node or --gpus-per-task")
     elif total and total != each * wish.tasks:
-        raise Wrong(f"--gpus={total} contradicts the other options of GPUs")
+        raise UsageError(f"--gpus={total} contradicts the other options of GPUs")
     wish.gpus = each, together
 
 
 def requested(job: StepJob, options: SrunOptions, group: StepGroup | None, outside: bool, warn: Callable[[str], None]
               ) -> StepRequest:
-    """What these options ask for: of a component of the job, its `group`. `outside`: they were not typed in the job, so
-    without numbers there is a task on each node. `warn` gets a message for each option that is not followed."""
+    """Return the resources that these options request, from the job's component `group` if given. `outside`: the
+    srun was called outside of the job; then the default is one task on each node. `warn` is called with a message
+    for each option that is not followed."""
     there = group or job
     nodes = options.nodes()
     per_node = options.number("ntasks-per-node", 0)
@@ -115,19 +118,19 @@ def requested(job: StepJob, options: SrunOptions, group: StepGroup | None, outsi
     kind = options.get("distribution", "block").lower()
     wish = StepRequest(tasks, options.number("cpus-per-task", there.cpus), nodes, per_node, _allowed(job, options),
                        kind.startswith("cyclic"), over="overcommit" in options, cores=group.cores if group else None)
-    ask_for_gpus(wish, gpus_of(options), len(job.nodes))
+    add_gpus(wish, gpus_of(options), len(job.nodes))
     return wish
 
 
 def _allowed(job: StepJob, options: SrunOptions) -> set[int] | None:
-    """The nodes that the options name; None for all."""
+    """Return the numbers of the nodes that the options allow; None for all."""
     allowed = None
     if "nodelist" in options:
         names = {node.name: at for at, node in enumerate(job.nodes)}
         wanted = hosts(options.get("nodelist"))
         unknown = [name for name in wanted if name not in names]
         if unknown:
-            raise Wrong(f"--nodelist: {unknown[0]} is not a node of job {job.slurm}")
+            raise UsageError(f"--nodelist: {unknown[0]} is not a node of job {job.slurm}")
         allowed = {names[name] for name in wanted}
     first = 0 if options.get("relative", "0") == "0" else options.number("relative", 1)
     without = set(hosts(options.get("exclude")))
@@ -138,8 +141,8 @@ def _allowed(job: StepJob, options: SrunOptions) -> set[int] | None:
 
 
 def cpus_of(job: StepJob, tasks: list[Task], wide: bool, listed: list[list[int]]) -> list[list[int]]:
-    """The CPUs of each task: those of its cores, or where it is `wide`, of the step's on its node; or those that are
-    `listed` for the tasks of a node, in turns. Wrong for one that the job does not have."""
+    """Return the CPUs of each task: those of its cores, or if `wide` those of all cores of the step on its node; or
+    the `listed` CPUs, assigned to the tasks of a node in turns. Raises Wrong for a CPU that the job does not have."""
     counts, used = [0] * len(job.nodes), [set[int]() for _ in job.nodes]
     for task in tasks:
         used[task.node].update(task.cores)
@@ -151,8 +154,8 @@ def cpus_of(job: StepJob, tasks: list[Task], wide: bool, listed: list[list[int]]
             cpus = listed[counts[task.node] % len(listed)]
             others = set(cpus).difference(*node.cores)
             if others:
-                raise Wrong(f"--cpu-bind: CPU {min(others)} of {node.name} is not this job's, which has "
-                            + ",".join(map(str, sorted(cpu for core in node.cores for cpu in core))))
+                raise UsageError(f"--cpu-bind: CPU {min(others)} of {node.name} is not this job's, which has "
+                                 + ",".join(map(str, sorted(cpu for core in node.cores for cpu in core))))
         counts[task.node] += 1
         found.append(cpus)
     return found
@@ -160,12 +163,11 @@ def cpus_of(job: StepJob, tasks: list[Task], wide: bool, listed: list[list[int]]
 
 def choose(job: StepJob, wish: StepRequest, used: set[tuple[int, int]],
            held: set[tuple[int, int]] = frozenset()) -> list[Task] | None:  # type: ignore[assignment]
-    """The tasks, in the order of their numbers, on cores that are not `used` (pairs of node and core), with GPUs
-    that are not `held`; None where there are too few.
+    """Return the tasks, in the order of their numbers, on cores that are not `used` (pairs of node and core), with
+    GPUs that are not `held`; None if there are too few.
 
-    Nodes are filled one after the other. With `nodes` each of these gets a task at least. Cores that no task of
-    the job has (it is exclusive) are for steps that do not find room without.
-    """
+    Nodes are filled one after the other. If the request has `nodes`, each of these nodes gets at least one task.
+    Cores that no task of the job uses (the job is exclusive) are only used by steps that do not fit without them."""
     if wish.parts:
         return _choose_parts(job, wish.parts, used, held)
     free = [[core for core in range(len(node.cores))
@@ -188,7 +190,7 @@ def choose(job: StepJob, wish: StepRequest, used: set[tuple[int, int]],
 
 def _choose_parts(job: StepJob, parts: Sequence[StepRequest], used: set[tuple[int, int]], held: set[tuple[int, int]]
                   ) -> list[Task] | None:
-    """The tasks of all parts of a step, of one after the other."""
+    """Return the tasks of all parts of a step; the parts are placed one after the other."""
     tasks: list[Task] = []
     for part in parts:
         found = choose(job, part, used, held)
@@ -202,7 +204,7 @@ def _choose_parts(job: StepJob, parts: Sequence[StepRequest], used: set[tuple[in
 
 def _rooms(job: StepJob, wish: StepRequest, free: list[list[int]], gpus: list[list[int]]
            ) -> tuple[list[int], list[int]]:
-    """For how many tasks there is room on each node: without the cores that no task of the job has, and with them."""
+    """Return how many tasks fit on each node: without the cores that no task of the job uses, and with them."""
     room = [len(cores) // wish.cpus for cores in free]
     most_room = sorted(filter(None, room), reverse=True)[:wish.nodes[1] if wish.nodes else None]
     more = -(-max(0, wish.tasks - sum(most_room)) // len(most_room)) if wish.over and most_room else 0
@@ -218,11 +220,11 @@ def _rooms(job: StepJob, wish: StepRequest, free: list[list[int]], gpus: list[li
 
 
 def _on_node(at: int, node: JobNode, count: int, wish: StepRequest, free: list[int], gpus: list[int]) -> list[Task]:
-    """So many tasks on a node, which has these cores and GPUs free."""
+    """Return `count` tasks on a node that has these free cores and GPUs."""
     each, together = wish.gpus or (0, 0)
     left, here = free, list[Task]()
     for _ in range(count):
-        cores = _of_one_socket(left, node.socket, wish.cpus)
+        cores = _from_one_socket(left, node.socket, wish.cpus)
         own = _nearest(node, gpus, cores, each)
         gpus = [gpu for gpu in gpus if gpu not in own]
         here.append(Task(at, cores, None if wish.gpus is None else own))
@@ -240,7 +242,7 @@ def _on_node(at: int, node: JobNode, count: int, wish: StepRequest, free: list[i
 
 
 def _counts(room: list[int], wish: StepRequest) -> list[int] | None:
-    """How many tasks each node gets, where there is `room` for so many."""
+    """Return the number of tasks on each node, at most `room`; None if they do not fit."""
     if wish.nodes is None:
         counts, left = [], wish.tasks
         for most in room:
@@ -260,8 +262,8 @@ def _counts(room: list[int], wish: StepRequest) -> list[int] | None:
     return None
 
 
-def _of_one_socket(free: list[int], socket: list[int], count: int) -> list[int]:
-    """So many of the free cores, of one socket where one has enough."""
+def _from_one_socket(free: list[int], socket: list[int], count: int) -> list[int]:
+    """Return `count` of the free cores, all from one socket if one has enough."""
     if count > 1:
         for wanted in dict.fromkeys(socket[core] for core in free):
             here = [core for core in free if socket[core] == wanted]
@@ -271,20 +273,20 @@ def _of_one_socket(free: list[int], socket: list[int], count: int) -> list[int]:
 
 
 def _nearest(node: JobNode, free: list[int], cores: list[int], count: int) -> list[int]:
-    """So many of the free GPUs of a node, those of the sockets of these cores first."""
+    """Return `count` of the free GPUs of a node, preferably on the sockets of these cores."""
     sockets = {node.socket[core] for core in cores}
     return sorted(sorted(free, key=lambda gpu: (node.gpus[gpu].socket not in sockets, gpu))[:count])
 
 
 class StepCores:
-    """Cores that a step has: `number` is that of the step, `tasks` where they are. They are given back by
-    `release`, or when the last process ends that has `handle` open."""
+    """The cores of a step: `number` is the step's number, `tasks` say where the cores are. They are freed by
+    `release`, or when the last process that has `handle` open ends."""
 
     def __init__(self, path: str, number: int, tasks: list[Task], handle: int) -> None:
         self.path, self.number, self.tasks, self.handle = path, number, tasks, handle
 
     def release(self) -> None:
-        """Give the cores back."""
+        """Free the cores."""
         try:
             os.unlink(self.path)
         except FileNotFoundError:
@@ -292,16 +294,16 @@ class StepCores:
         os.close(self.handle)
 
 
-class Claims:
-    """The cores of a job's steps. OSError when its directory cannot be used."""
+class StepAllocator:
+    """Manages the cores of a job's steps. Raises OSError if the job's directory cannot be used."""
 
     def __init__(self, job: StepJob) -> None:
         self.job = job
         self._lock = os.open(f"{job.directory}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def take(self, wish: StepRequest, overlap: bool = False) -> StepCores | None:
-        """Take cores: None where others have them at the moment. TooFew where the job never has so many.
-        With `overlap` it may be cores that other steps have, and others may take them."""
+        """Allocate cores; return None if other steps use them now. Raises TooFew if the job never has enough. With
+        `overlap` the cores may be used by other steps, now and later."""
         job = self.job
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         try:
@@ -309,7 +311,7 @@ class Claims:
             if tasks is None:
                 whole = choose(job, wish, set(), set())
                 if whole is None:
-                    raise TooFew
+                    raise NotEnoughCores
                 if not overlap:
                     return None
                 tasks = whole
@@ -327,7 +329,7 @@ class Claims:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def _used(self) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
-        """The cores and the GPUs of the steps that run; the files of others are removed."""
+        """Return the cores and the GPUs of running steps; remove the files of steps that have ended."""
         used: set[tuple[int, int]] = set()
         held: set[tuple[int, int]] = set()
         for name in os.listdir(self.job.directory):
@@ -352,12 +354,12 @@ class Claims:
         return used, held
 
     def wait(self, wish: StepRequest, overlap: bool = False) -> StepCores:
-        """Take cores as soon as there are enough. TooFew as `take`."""
+        """Allocate cores as soon as enough are free. Raises TooFew as `take` does."""
         claim = self.take(wish, overlap)
         if claim is not None:
             return claim
-        from vrm.system.bell import CLOSED, GONE, Bell
-        bell = Bell()
+        from vrm.system.file_notifier import CLOSED, GONE, FileNotifier
+        bell = FileNotifier()
         bell.watch(self.job.directory, CLOSED | GONE)
         while True:
             claim = self.take(wish, overlap)

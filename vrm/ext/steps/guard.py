@@ -1,4 +1,4 @@
-"""A process that waits for the end of an `srun`, and ends its tasks if it was killed before them."""
+"""A process that waits for the end of an `srun`, and ends the srun's tasks if the srun was killed before them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ if TYPE_CHECKING:
 GRACE = 5.0
 """Seconds between SIGTERM and SIGKILL to the tasks of an srun that was killed."""
 
-WELL = b"end\n"
+END_MESSAGE = b"end\n"
 
 
 class Guard:
-    """The guard of this process, which tells it of the process groups that it starts. `mark` is in the
-    environment of all processes of the step; `killed` is called when it has ended what was left.
+    """The guard of this process, which reports to it the process groups that it starts. `mark` is in the environment
+    of all processes of the step; the guard calls `killed` after it has ended the remaining processes.
 
-    Files that are open at its begin stay so until it ends: it also keeps the step's cores.
-    """
+    Files that are open when the guard starts stay open until it ends; this also keeps the step's cores allocated."""
 
     def __init__(self, mark: str, killed: Callable[[], None]) -> None:
         source, self._told = os.pipe()
@@ -37,22 +36,22 @@ class Guard:
             os._exit(0)
 
     def started(self, group: int) -> None:
-        """A process group of the step has begun."""
+        """Report that a process group of the step has started."""
         self._tell(b"+%d\n" % group)
 
     def ended(self, group: int) -> None:
-        """It has ended."""
+        """Report that a process group has ended."""
         self._tell(b"-%d\n" % group)
 
     def close(self) -> None:
-        """All is well: the guard is not needed any more."""
-        self._tell(WELL)
+        """Report that the step has ended normally: the guard ends."""
+        self._tell(END_MESSAGE)
         os.close(self._told)
 
     def _tell(self, text: bytes) -> None:
         try:
             os.write(self._told, text)
-        except BrokenPipeError:  # somebody killed it
+        except BrokenPipeError:  # the guard was killed
             pass
 
 
@@ -70,18 +69,18 @@ def _watch(source: int, mark: str, killed: Callable[[], None]) -> None:
             break
         data += part
     lines = data.split(b"\n")
-    if WELL.strip() in lines:
+    if END_MESSAGE.strip() in lines:
         return
     groups = {int(line[1:]) for line in lines[:-1] if line[:1] == b"+"}
     groups -= {int(line[1:]) for line in lines[:-1] if line[:1] == b"-"}
-    end_groups(groups, GRACE)
+    terminate_groups(groups, GRACE)
     for pid in marked(mark):
         _send(os.kill, pid, _signal.SIGKILL)
     killed()
 
 
-def end_groups(groups: set[int], grace: float) -> None:
-    """End process groups: SIGTERM, and SIGKILL after a while to those that are left."""
+def terminate_groups(groups: set[int], grace: float) -> None:
+    """End process groups: send SIGTERM, and after `grace` seconds SIGKILL to those that still run."""
     for number, seconds in ((_signal.SIGTERM, grace), (_signal.SIGKILL, 1.0)):
         alive = {group for group in groups if _send(os.killpg, group, number)}
         end = time.monotonic() + seconds
@@ -93,7 +92,7 @@ def end_groups(groups: set[int], grace: float) -> None:
 
 
 def lives(group: int) -> bool:
-    """Whether a process group has a process that is not a zombie."""
+    """Return whether a process group has a process that is not a zombie."""
     if not _send(os.killpg, group, 0):
         return False
     for pid in _pids():
@@ -108,7 +107,7 @@ def lives(group: int) -> bool:
 
 
 def marked(mark: str) -> list[int]:
-    """The processes of this machine that have the mark (NAME=VALUE) in their environment."""
+    """Return the processes of this machine that have the mark (NAME=VALUE) in their environment."""
     found, wanted = [], os.fsencode(mark)
     for pid in _pids():
         try:
@@ -125,7 +124,7 @@ def _pids() -> list[int]:
 
 
 def _send(kill: Callable[[int, int], None], target: int, number: int) -> bool:
-    """Whether there was anybody to send a signal to."""
+    """Send a signal; return whether the target exists."""
     try:
         kill(target, number)
     except OSError:

@@ -1,46 +1,45 @@
-r"""What a step knows of its job: a file that the manager writes when the script starts.
+r"""The file from which a step reads what it needs to know about its job. The manager writes it when the script starts.
 
-It is lines of a key and a value; line ends in values are written as `\n`.
+Each line has a key and a value; line ends in values are written as `\n`.
 
 | key | value |
 |---|---|
-| `job`, `run` | vrm's id of the job, the mark of the run |
-| `slurm` | the id by which Slurm's commands know the job |
+| `job`, `run` | vrm's id of the job; the mark of the run |
+| `slurm` | the id of the job in Slurm's commands |
 | `name` | its name |
 | `records` | the path of `steps.csv` |
-| `began` | when the job was started, in seconds since the epoch: its lines there are known by it |
-| `tasks`, `cpus` | its tasks, and the cores of each |
-| `node` | one for each: name, name of the machine, tasks there, its cores: `0,4/1,5;2,6` are three, of two sockets |
-| `group` | one for each component of a heterogeneous job: its tasks, the cores of each, and all: `2 1 0:0 0:1` |
-| `gpu` | one for each GPU: node, index and socket there (-1: not known), variable that shows it, word in that |
-| `bound` | 1: tasks are bound to their cores; 0: nodes are emulated, or the machine made up |
+| `began` | when the job was started, in seconds since the epoch; identifies the lines of this attempt in `steps.csv` |
+| `tasks`, `cpus` | the number of its tasks, and the number of cores of each |
+| `node` | one per node: name, name of the machine, tasks there, cores: `0,4/1,5;2,6` are three cores on two sockets |
+| `group` | one per component of a heterogeneous job: its tasks, the cores of each, and all cores: `2 1 0:0 0:1` |
+| `gpu` | one per GPU: node, index and socket there (-1: not known), variable that shows it, its word in that variable |
+| `bound` | 1: tasks are bound to their cores; 0: they are not, because nodes are emulated or the machine is synthetic |
 | `launcher` | what starts MPI programs: openmpi4, openmpi5, mpich, intel, srun or direct |
-| `program`, `option` | its program, and its options, one a line |
+| `program`, `option` | the launcher's program, and its options, one per line |
 | `agent` | the path of the program that starts commands on other nodes of the job |
-| `measure` | the path of the program that notes what others use (see `vrm.ext.steps.used`), which may not be there |
-| `site` | a variable of the batch system around, for its own commands |
-| `threads` | what the script found in OMP_NUM_THREADS |
-"""
+| `measure` | the path of the program that records what others use (`vrm.ext.steps.resource_use`); it may not exist |
+| `site` | a variable of the surrounding batch system, for the site's own commands |
+| `threads` | the value of OMP_NUM_THREADS at the start of the script |"""
 
 from __future__ import annotations
 
 import os
 
-from vrm.system import marks
+from vrm.system import job_variables
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 JOB = "job"
-"""The name of the file in the directory of a job's steps."""
+"""Name of the file in the directory of a job's steps."""
 
 ELSEWHERE = "-"
-"""What the variable `marks.NODE` says on another node than those of the job."""
+"""Value of the variable `job_variables.NODE` on a node that is not one of the job's."""
 
 
 class JobGpu:
-    """A GPU that the job has on a node: by its `word` in a `variable` programs choose it."""
+    """A GPU of the job on a node; programs choose it by its `word` in the environment variable `variable`."""
 
     __slots__ = ("index", "socket", "variable", "word")
 
@@ -49,8 +48,8 @@ class JobGpu:
 
 
 class JobNode:
-    """A node of the job: `cores` are the CPU numbers of each, `socket` that of each core (counted in the job),
-    `gpus` the job's GPUs there."""
+    """A node of the job: `cores` are the CPU numbers of each core, `socket` is the socket of each core (numbered
+    within the job), `gpus` are the job's GPUs there."""
 
     __slots__ = ("name", "host", "tasks", "cores", "socket", "gpus")
 
@@ -61,15 +60,15 @@ class JobNode:
 
     @property
     def text(self) -> str:
-        """The value of its line."""
+        """The value of the node's line."""
         sockets: dict[int, list[str]] = {}
         for cpus, socket in zip(self.cores, self.socket):
             sockets.setdefault(socket, []).append(",".join(map(str, cpus)))
         return f"{self.name} {self.host} {self.tasks} " + ";".join(map("/".join, sockets.values()))
 
 
-def node_of(text: str) -> JobNode:
-    """The node of such a line; ValueError for what is none."""
+def parse_node(text: str) -> JobNode:
+    """Return the node that such a line describes. Raises ValueError for an invalid one."""
     name, host, tasks, cores = text.split(" ")
     found, socket = [], []
     for number, group in enumerate(cores.split(";")):
@@ -80,8 +79,8 @@ def node_of(text: str) -> JobNode:
 
 
 class StepGroup:
-    """A component of a heterogeneous job: its `tasks`, the cores of each (`cpus`), and these as pairs of node and
-    core."""
+    """A component of a heterogeneous job: the number of its `tasks`, the cores of each (`cpus`), and all its cores
+    as pairs of node and core."""
 
     __slots__ = ("tasks", "cpus", "cores")
 
@@ -95,11 +94,11 @@ class StepGroup:
 
 
 class StepJob:
-    """A job as its steps know it: `values` are those of the file by key, `nodes` its nodes."""
+    """A job as its steps know it: `values` are the values of the file by key, `nodes` are its nodes."""
 
     def __init__(self, values: dict[str, list[str]], directory: str = "") -> None:
         self.values, self.directory = values, directory
-        self.nodes = [node_of(text) for text in values["node"]]
+        self.nodes = [parse_node(text) for text in values["node"]]
         for text in values.get("gpu", ()):
             name, index, socket, variable, word = text.split(" ", 4)
             next(node for node in self.nodes if node.name == name).gpus.append(
@@ -111,8 +110,8 @@ class StepJob:
         self.bound = values["bound"][0] == "1"
 
     def components(self, text: str, at: int) -> Sequence[StepGroup | None]:
-        """The components that a list of their numbers names, "" that of the number `at`; None for the whole job, where
-        it has none. ValueError for what is no such list."""
+        """Return the components with the numbers in the list `text`; for "" the component `at`; (None,) stands for
+        the whole job if it has no components. Raises ValueError for an invalid list."""
         if not text:
             return self.groups[at:at + 1] or (None,)
         from vrm.model.quantities import numbers
@@ -126,26 +125,26 @@ class StepJob:
         return [self.groups[number] for number in found] if self.groups else (None,)
 
     def one(self, key: str) -> str:
-        """The value of a key that has one, or ""."""
+        """Return the value of a key that has at most one; "" if it is missing."""
         return self.values.get(key, [""])[0]
 
     def here(self, env: dict[str, str] | os._Environ[str]) -> int:
-        """The number of the node on which this process is; the first where nothing says so, -1 where it is on none."""
-        name = env.get(marks.NODE, "")
+        """Return the number of the node of this process; 0 if it is not known, -1 if it is not a node of the job."""
+        name = env.get(job_variables.NODE, "")
         if name == ELSEWHERE:
             return -1
         return next((at for at, node in enumerate(self.nodes) if node.name == name), 0)
 
 
 def text_of(values: dict[str, list[str]]) -> str:
-    """The file of these values."""
+    """Return the text of the file with these values."""
     return "".join(f"{key} " + value.replace("\\", "\\\\").replace("\n", "\\n") + "\n"
                    for key, each in values.items() for value in each)
 
 
 def read(directory: str) -> StepJob:
-    """The job whose steps have this directory. OSError when the file cannot be read, ValueError when it
-    is damaged."""
+    """Return the job with this directory of steps. Raises OSError if the file cannot be read, ValueError if it is
+    damaged."""
     path = f"{directory}/{JOB}"
     try:
         file = open(path, encoding="utf-8", errors="surrogateescape")

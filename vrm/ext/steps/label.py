@@ -1,4 +1,4 @@
-"""Runs a program, and puts a label before each line of its output: `label.py LABEL WIDTH PROGRAM...`."""
+"""Runs a program and puts a label before each line of its output: `label.py LABEL WIDTH PROGRAM...`."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ PART = 1 << 16
 
 
 def prefix(label: str, width: int) -> bytes:
-    """What is put before a line."""
+    """Return the text that is put before each line."""
     return label.rjust(width).encode() + b": "
 
 
-class Labelled:
-    """Copies what comes through a pipe to a file, with a label before each line. A line that does not end
-    gets an end. Where nobody reads the file any more, nobody reads the pipe."""
+class LineLabeller:
+    """Copies data from a pipe to a file, with a label before each line. A last line without line end gets one. Stops
+    reading the pipe if the reader of the file has gone."""
 
     def __init__(self, source: int, target: int, label: bytes) -> None:
         self.source, self._target, self._label = source, target, label
         self._rest = b""
 
     def copy(self) -> bool:
-        """Copy what has come; False when nothing comes any more."""
+        """Copy the data that is available; return False at the end of the pipe."""
         data = os.read(self.source, PART)
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
@@ -37,7 +37,7 @@ class Labelled:
 
 
 def write(target: int, data: bytes) -> bool:
-    """Write it all; False where the reader has gone."""
+    """Write all data; return False if the reader has gone."""
     while data:
         try:
             data = data[os.write(target, data):]
@@ -49,7 +49,7 @@ def write(target: int, data: bytes) -> bool:
 
 
 def main(label: str, width: int, program: list[str]) -> int:
-    """Run the program; its exit status as a shell shows it."""
+    """Run the program; return its exit status as a shell shows it."""
     pipes = [os.pipe(), os.pipe()]
     child = os.fork()
     if not child:
@@ -67,7 +67,7 @@ def main(label: str, width: int, program: list[str]) -> int:
     open_ends = []
     for number, (source, target) in enumerate(pipes, 1):
         os.close(target)
-        open_ends.append(Labelled(source, number, prefix(label, width)))
+        open_ends.append(LineLabeller(source, number, prefix(label, width)))
     while open_ends:
         ready = select.select([each.source for each in open_ends], [], [])[0]
         open_ends = [each for each in open_ends if each.source not in ready or each.copy()]

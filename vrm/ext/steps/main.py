@@ -11,15 +11,16 @@ from itertools import groupby
 
 from vrm.ext.steps.records import Step, append
 from vrm.ext.steps import jobfile
-from vrm.ext.steps.cores import StepCores, Claims, Task, TooFew, StepRequest, cpus_of, requested
+from vrm.ext.steps.cores import StepCores, StepAllocator, Task, NotEnoughCores, StepRequest, cpus_of, requested
 from vrm.ext.steps.guard import Guard
 from vrm.ext.steps.jobfile import StepJob
-from vrm.ext.steps.options import (SrunOptions, Wrong, binding, each_task, exported, parse,
+from vrm.ext.steps.options import (SrunOptions, UsageError, binding, differs_by_task, exported, parse,
                                    pattern, refuse, wide)
-from vrm.ext.steps.programs import CONTAINERS, OUTER, command, contained, devices, environment, links_mpi, wrapper
+from vrm.ext.steps.programs import (CONTAINERS, OUTER, command, container_command, devices, environment,
+                                    links_mpi, wrapper)
 from vrm.ext.steps.tasks import Process, RunningStep, feed
-from vrm.ext.steps.used import of_step, together
-from vrm.system import marks
+from vrm.ext.steps.resource_use import of_step, together
+from vrm.system import job_variables
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,48 +35,48 @@ _NO_PMI = ("none", "")
 
 
 def main(arguments: list[str]) -> int:
-    """Run a step; the exit status of srun."""
+    """Run a step; return the exit status of srun."""
     try:
         options = parse(arguments)
         if "version" in options or "help" in options:
             sys.stdout.write((VERSION if "version" in options else USAGE) + "\n")
             return 0
         said = dict(os.environ)
-        if "SLURM_HET_SIZE" in said:  # what it says of cores is of the first component
+        if "SLURM_HET_SIZE" in said:  # it describes the cores of the first component only
             said.pop("SRUN_CPUS_PER_TASK", None)
         for part in (options, *options.others):
             part.complete(said)
         refuse(options)
         if options.get("jobid") and not _own(options.get("jobid")):
-            _ask_the_manager(arguments)
-    except (Wrong, OSError, ValueError) as error:
+            _run_outer_srun(arguments)
+    except (UsageError, OSError, ValueError) as error:
         _say(f"error: {error}")
         return 1
     return carry_out(options, lambda srun: srun.run())
 
 
 def _own(job_id: str) -> bool:
-    """Whether this is the id of the job around."""
+    """Return whether this is the id of the job in which srun runs."""
     env = os.environ
-    return job_id in (jobfile.read(env[marks.FOLDER]).slurm,
+    return job_id in (jobfile.read(env[job_variables.FOLDER]).slurm,
                       f"{env.get('SLURM_ARRAY_JOB_ID')}_{env.get('SLURM_ARRAY_TASK_ID')}")
 
 
-def _ask_the_manager(arguments: list[str]) -> None:
-    """Go on as an srun outside of jobs, which finds another job."""
-    env = {name: value for name, value in os.environ.items() if name not in (marks.FOLDER, marks.NODE)}
-    program = os.path.join(os.path.dirname(jobfile.read(os.environ[marks.FOLDER]).one("measure")), "srun")
+def _run_outer_srun(arguments: list[str]) -> None:
+    """Continue as an srun outside of jobs, which asks the manager for the other job."""
+    env = {name: value for name, value in os.environ.items() if name not in (job_variables.FOLDER, job_variables.NODE)}
+    program = os.path.join(os.path.dirname(jobfile.read(os.environ[job_variables.FOLDER]).one("measure")), "srun")
     os.execve(program, [program, *arguments], env)
 
 
 def carry_out(options: SrunOptions, work: Callable[[StepRunner], int]) -> int:
-    """Do the work for the step that these options describe; its exit status, or that of what cannot be."""
+    """Do the work for the step that these options describe; return its exit status, or that of the error."""
     try:
-        return work(StepRunner(jobfile.read(os.environ[marks.FOLDER]), options))
-    except _NotRun as error:
+        return work(StepRunner(jobfile.read(os.environ[job_variables.FOLDER]), options))
+    except _CannotExecute as error:
         _say(f"error: {error}")
         return error.code
-    except Wrong as error:
+    except UsageError as error:
         _say(f"error: {error}")
     except ValueError as error:
         _say(f"error: {error}")
@@ -86,7 +87,7 @@ def carry_out(options: SrunOptions, work: Callable[[StepRunner], int]) -> int:
 
 
 class StepRunner:
-    """One step, or where it is a `part`, its tasks on this node."""
+    """One step; or, if `part` is true, the tasks of the step on this node."""
 
     part = False
 
@@ -94,10 +95,10 @@ class StepRunner:
         self.job, self.options = job, options
         self.quiet = "quiet" in options
         if not options.words:
-            raise Wrong("No command given to execute.")
+            raise UsageError("No command given to execute.")
         self.cwd = os.path.abspath(options.get("chdir") or os.getcwd())
         if not os.path.isdir(self.cwd):
-            raise Wrong(f"couldn't chdir to `{self.cwd}': No such directory")
+            raise UsageError(f"couldn't chdir to `{self.cwd}': No such directory")
         self.env = exported(options.given.get("export"), os.environ)
         self.limit = options.seconds()
         env = os.environ
@@ -125,7 +126,7 @@ class StepRunner:
             _say(f"Warning: {text}")
 
     def _several(self, parts: Sequence[tuple[StepRequest, list[str]]]) -> list[str]:
-        """The words of the tasks of all parts."""
+        """Return the command of the tasks of all parts."""
         from vrm.ext.steps import multiprog
         own = os.environ.get("OMP_NUM_THREADS") == self.job.one("threads")
         return multiprog.several([(wish.tasks, [self._program(said[0]), *said[1:]], {
@@ -133,30 +134,30 @@ class StepRunner:
             for wish, said in parts])
 
     def _programs(self, name: str) -> list[str]:
-        """The words of all tasks, of which this file says what each runs."""
+        """Return the command of all tasks according to the file of --multi-prog."""
         from vrm.ext.steps import multiprog
         with open(os.path.join(self.cwd, name), encoding="utf-8", errors="surrogateescape") as file:
             return multiprog.words(name, file.read(), self.wish.tasks)
 
     def _contained(self, several: bool) -> list[str]:
-        """The words that start the program in a container."""
+        """Return the command that starts the program in a container."""
         if several:
-            raise Wrong("--container-image is for a step of one program")
+            raise UsageError("--container-image is for a step of one program")
         found: dict[str, str] = {}
         for name in CONTAINERS:
             try:
                 found[name] = self._program(name)
-            except _NotRun:
+            except _CannotExecute:
                 pass
-        words, files = contained(self.options.words, self.options, found, self.job.directory)
-        self.options.given.pop("container-image")  # what runs on other nodes is in it already
+        words, files = container_command(self.options.words, self.options, found, self.job.directory)
+        self.options.given.pop("container-image")  # the command for other nodes contains it already
         for path, text in files.items():
             with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
                 file.write(text)
         return words
 
     def _program(self, word: str) -> str:
-        """The path of the program, looked for as a shell does."""
+        """Return the path of the program, searched as a shell does. Raises _NotRun."""
         if "/" in word:
             places = [os.path.join(self.cwd, word)]
         else:
@@ -166,23 +167,24 @@ class StepRunner:
             if os.path.isfile(place) and os.access(place, os.X_OK):
                 return os.path.abspath(place)
         if any(map(os.path.isdir, places)) or any(map(os.path.exists, places)):
-            raise _NotRun(f"execve(): {word}: Permission denied", 13)
-        raise _NotRun(f"execve(): {word}: No such file or directory", 2)
+            raise _CannotExecute(f"execve(): {word}: Permission denied", 13)
+        raise _CannotExecute(f"execve(): {word}: No such file or directory", 2)
 
     def run(self) -> int:
-        """Run it."""
+        """Run the step; return the exit status of srun."""
         claim = self._claim()
         if claim is None:
             return 1
         self.placed(claim)
         self.started = time.time()
         self.by_launcher = by_launcher = self._by_launcher(claim.tasks)
-        guard = Guard(f"{marks.STEP}={self.env[marks.STEP]}", lambda: self._record(claim, "cancelled", 137))
+        guard = Guard(f"{job_variables.STEP}={self.env[job_variables.STEP]}", lambda: self._record(claim, "cancelled",
+                                                                                                   137))
         running = RunningStep(guard, "pty" not in self.options, by_launcher,
                           self.kill, self.limit)
         if self.outside:
             running.marker = f"{os.path.dirname(self.job.one('records'))}/pids/{self.job.id}"
-            if "pty" not in self.options:  # tasks with groups of their own are ended with the job
+            if "pty" not in self.options:  # end tasks that have process groups of their own together with the job
                 self.env.update(VRM_RUN=self.job.one("run"), VRM_JOB_ID=str(self.job.id))
         if by_launcher:
             self._launch(claim, running)
@@ -195,15 +197,15 @@ class StepRunner:
         return code
 
     def placed(self, claim: StepCores) -> None:
-        """Take the number of the step, and the CPUs of each task."""
+        """Set the number of the step and the CPUs of each task."""
         bind = self.options.get("cpu-bind")
         self.cpus = cpus_of(self.job, claim.tasks, wide(bind), binding(bind)[1])
         self.step = f"{self.job.id}.{claim.number}"
-        self.env[marks.STEP] = f"{self.job.one('run')}:{self.step}"
+        self.env[job_variables.STEP] = f"{self.job.one('run')}:{self.step}"
 
     def _claim(self) -> StepCores | None:
-        """The cores of this step; None where it can never have them."""
-        claims, overlap = Claims(self.job), "overlap" in self.options
+        """Wait for the cores of this step and return them; None if the job never has enough."""
+        claims, overlap = StepAllocator(self.job), "overlap" in self.options
         try:
             claim = claims.take(self.wish, overlap)
             if claim is None:
@@ -214,7 +216,7 @@ class StepRunner:
                 if not self.quiet:
                     _say(f"Step created for job {self.job.slurm}")
             return claim
-        except TooFew:
+        except NotEnoughCores:
             wish, job = self.wish, self.job
             _say(f"error: Unable to create step for job {job.slurm}: More processors requested than permitted: "
                  f"{wish}; the job has " + ", ".join(
@@ -223,17 +225,17 @@ class StepRunner:
             return None
 
     def _away(self, tasks: list[Task]) -> bool:
-        """Whether some tasks are on other nodes than this process."""
+        """Return whether some tasks are on other nodes than this process."""
         here = self.job.here(os.environ)
         return self.job.bound and any(task.node != here for task in tasks)
 
     def _by_launcher(self, tasks: list[Task]) -> bool:
-        """Whether the launcher of MPI programs starts the tasks."""
+        """Return whether the MPI launcher starts the tasks."""
         kind, away = self.options.get("mpi"), self._away(tasks)
         if kind == "list":
-            raise Wrong("MPI programs are started by the launcher of the run; leave out --mpi=list")
+            raise UsageError("MPI programs are started by the launcher of the run; leave out --mpi=list")
         if "pty" in self.options and (away or (len(tasks) > 1 and self.job.launcher != "direct")):
-            raise Wrong("--pty is for one task on the node of the script")
+            raise UsageError("--pty is for one task on the node of the script")
         if self.job.launcher == "direct" or kind == "none" or "pty" in self.options:
             return False
         return away or len(tasks) > 1 or kind not in _NO_PMI or links_mpi(self.program)
@@ -241,7 +243,7 @@ class StepRunner:
     # Variables and files of tasks.
 
     def _common(self, claim: StepCores) -> dict[str, str]:
-        """The variables of all tasks of the step."""
+        """Return the variables that all tasks of the step have."""
         job, wish = self.job, self.wish
         counts: dict[int, int] = {}
         for task in claim.tasks:
@@ -255,8 +257,8 @@ class StepRunner:
                  "SLURM_CPUS_PER_TASK": str(wish.cpus), "SLURM_DISTRIBUTION": "cyclic" if wish.cyclic else "block",
                  "SLURM_UMASK": f"{_umask():04o}", "SLURM_JOB_NAME": self.options.get("job-name") or
                  os.environ.get("SLURM_JOB_NAME", job.one("name"))}
-        # Open MPI 4.1 takes a program with this variable for one that the site's srun has started, and
-        # refuses to run it where mpirun has not.
+        # Open MPI 4.1 assumes that a program with this variable was started by the site's srun, and refuses to run
+        # it if mpirun has not started it.
         if job.launcher != "openmpi4":
             found["SLURM_STEP_ID"] = number
         if os.environ.get("OMP_NUM_THREADS") == job.one("threads"):
@@ -264,7 +266,7 @@ class StepRunner:
         return found
 
     def _values(self, claim: StepCores, rank: int) -> dict[str, str]:
-        """What the `%` words in names of files mean for a task."""
+        """Return the values of the `%` letters in file names for a task."""
         task, env = claim.tasks[rank], os.environ
         nodes = list(dict.fromkeys(each.node for each in claim.tasks))
         job_id = self.job.slurm
@@ -275,7 +277,7 @@ class StepRunner:
                 "a": env.get("SLURM_ARRAY_TASK_ID", "4294967294")}
 
     def _names(self) -> tuple[str, str]:
-        """The names of the files for output and errors; "" for those of srun itself."""
+        """Return the names of the files for output and errors; "" means those of srun itself."""
         out, err = self.options.get("output"), self.options.get("error")
         out = "" if out.lower() == "all" else os.devnull if out.lower() == "none" else out
         err = "" if err.lower() == "all" else os.devnull if err.lower() == "none" else err
@@ -293,29 +295,29 @@ class StepRunner:
             return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND
                            | (0 if append_to else os.O_TRUNC), 0o666)
         except OSError as error:
-            raise Wrong(f"Could not open stdout file {path}: {error.strerror}") from None
+            raise UsageError(f"Could not open stdout file {path}: {error.strerror}") from None
 
     def _shared_files(self, claim: StepCores) -> tuple[int, int, int]:
-        """Standard input, output and errors of the step, where they are the same for all tasks."""
+        """Return the standard input, output and error files that all tasks of the step share."""
         values = self._values(claim, 0)
         out, err = self._names()
         files = [0, 1, 2]
-        if out and not each_task(out):
+        if out and not differs_by_task(out):
             files[1] = self._open(out, values)
-        if err and not each_task(err):
+        if err and not differs_by_task(err):
             files[2] = files[1] if err == out else self._open(err, values)
         given = self.options.get("input", "all")
         if given.lower() == "none":
             files[0] = os.open(os.devnull, os.O_RDONLY)
-        elif given.lower() != "all" and not given.isdigit() and not each_task(given):
+        elif given.lower() != "all" and not given.isdigit() and not differs_by_task(given):
             path = self._path(given, values)
             try:
                 files[0] = os.open(path, os.O_RDONLY)
             except OSError as error:
-                raise Wrong(f"Could not open stdin file {path}: {error.strerror}") from None
+                raise UsageError(f"Could not open stdin file {path}: {error.strerror}") from None
         return files[0], files[1], files[2]
 
-    # Started here.
+    # Tasks started by this process.
 
     def start(self, claim: StepCores, running: RunningStep) -> None:
         """Start the tasks."""
@@ -326,17 +328,17 @@ class StepRunner:
         inputs = self._inputs(shared[0], len(tasks), running)
         cwd, here, away = os.getcwd(), self.job.here(os.environ), self._away(tasks)
         if away and not self.part:
-            from vrm.ext.steps import afar
-            afar.start(self, claim, running, shared[1], shared[2])
+            from vrm.ext.steps import remote
+            remote.start(self, claim, running, shared[1], shared[2])
         os.chdir(self.cwd)
         for rank, task in enumerate(tasks):
             if away and task.node != here:
                 continue
             values = self._values(claim, rank)
             files = [inputs[rank], shared[1], shared[2]]
-            if out and each_task(out):
+            if out and differs_by_task(out):
                 files[1] = self._open(out, values)
-            if err and each_task(err):
+            if err and differs_by_task(err):
                 files[2] = files[1] if err == out else self._open(err, values)
             label = b""
             if "label" in self.options:
@@ -351,7 +353,7 @@ class StepRunner:
             os.close(source)
 
     def _inputs(self, shared: int, tasks: int, running: RunningStep) -> list[int]:
-        """The standard input of each task."""
+        """Return an open file for the standard input of each task."""
         given = self.options.get("input", "all").lower()
         if given.isdigit():
             return [0 if rank == int(given) else os.open(os.devnull, os.O_RDONLY) for rank in range(tasks)]
@@ -366,30 +368,30 @@ class StepRunner:
         return [source for source, _ in pipes]
 
     def _of_task(self, tasks: list[Task], rank: int, common: dict[str, str], number: str) -> dict[str, str]:
-        """The variables of a task, whose node has this number in the step."""
+        """Return the variables of a task; `number` is the number of its node in the step."""
         task, node = tasks[rank], self.job.nodes[tasks[rank].node]
         same = [at for at, each in enumerate(tasks) if each.node == task.node]
         env = {**self.env, **common, **devices(self.job, task),
                "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(same.index(rank)), "SLURM_NODEID": number,
-               "SLURMD_NODENAME": node.name, marks.NODE: node.name,
+               "SLURMD_NODENAME": node.name, job_variables.NODE: node.name,
                "SLURM_CPUS_ON_NODE": str(len({core for at in same for core in tasks[at].cores})),
                "SLURM_GTIDS": ",".join(map(str, same))}
         for name in OUTER if node.gpus else ():
             env.pop(name, None)
         return env
 
-    # Started by the launcher.
+    # Tasks started by the MPI launcher.
 
     def _launch(self, claim: StepCores, running: RunningStep) -> None:
         """Start the launcher, which starts the tasks."""
         options, job, tasks = self.options, self.job, claim.tasks
         if options.get("kill-on-bad-exit", "1") == "0" and len(tasks) > 1 and job.launcher != "srun":
-            raise Wrong("the launcher of MPI programs ends all tasks when one fails; leave out "
-                        "--kill-on-bad-exit=0, or say --mpi=none for programs without MPI")
+            raise UsageError("the launcher of MPI programs ends all tasks when one fails; leave out "
+                             "--kill-on-bad-exit=0, or say --mpi=none for programs without MPI")
         shared = self._shared_files(claim)
         out, err = self._names()
-        outputs = [(self._path(out, values) if out and each_task(out) else "",
-                    self._path(err, values) if err and each_task(err) else "")
+        outputs = [(self._path(out, values) if out and differs_by_task(out) else "",
+                    self._path(err, values) if err and differs_by_task(err) else "")
                    for values in (self._values(claim, rank) for rank in range(len(tasks)))]
         common = {**{name: value for name, value in self.env.items()
                      if (job.bound and len({task.node for task in tasks}) > 1) or job.launcher == "srun"
@@ -409,10 +411,10 @@ class StepRunner:
         found = environment(job, self.env, f"{script}.hosts")
         running.start(0, Process(words, found, None, shared))
 
-    # The end.
+    # End of the step.
 
     def _status(self, running: RunningStep, claim: StepCores, by_launcher: bool) -> int:
-        """Say and record how the step ended; the exit status of srun."""
+        """Report and record how the step ended; return the exit status of srun."""
         code = max(running.codes.values(), default=1)
         state = "completed" if code == 0 else "failed"
         if running.timed_out:
@@ -422,15 +424,15 @@ class StepRunner:
             ended = 128 + running.killed_by
             state, code = "cancelled", ended if by_launcher else code or ended
         elif code and not by_launcher:
-            self.say_failed(running, claim)
+            self.print_failed_tasks(running, claim)
         self._record(claim, state, code)
         return code
 
-    def say_failed(self, running: RunningStep, claim: StepCores) -> None:
-        """Name the tasks that failed, as srun does."""
+    def print_failed_tasks(self, running: RunningStep, claim: StepCores) -> None:
+        """Print which tasks failed, as srun does."""
         for rank in running.ended:
             code = running.codes[rank]
-            if code and rank >= 0:  # other nodes say it themselves
+            if code and rank >= 0:  # other nodes print it themselves
                 what = (_signal.strsignal(code - 128) if 128 < code < 128 + _signal.NSIG else None)
                 _say(f"error: {self.job.nodes[claim.tasks[rank].node].name}: task {rank}: "
                      + (what or f"Exited with exit code {code}"))
@@ -448,7 +450,7 @@ class StepRunner:
             _say(f"error: {job.one('records')} lacks the line of step {self.step}: {error.strerror}")
 
     def _used(self, claim: StepCores) -> tuple[float, float, int]:
-        """What the tasks have used, with what has started them."""
+        """Return what the tasks and their launcher have used."""
         own = resource.getrusage(resource.RUSAGE_CHILDREN)
         here = own.ru_utime, own.ru_stime, own.ru_maxrss * 1024
         site = self.by_launcher and self.job.launcher == "srun"
@@ -456,8 +458,8 @@ class StepRunner:
         return here if there is None else there if site else together((here, there))
 
 
-class _NotRun(Wrong):
-    """A program that cannot be run; srun's exit status is the number of the error."""
+class _CannotExecute(UsageError):
+    """The program cannot be run; `code` is the error number, which is the exit status of srun."""
 
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)
@@ -465,8 +467,8 @@ class _NotRun(Wrong):
 
 
 def _folded(counts: list[int]) -> str:
-    """The tasks of each node in Slurm's form, `4(x2),2`; without `vrm.model.quantities`, which would make each srun
-    slower to start."""
+    """Return the tasks of each node in Slurm's form, `4(x2),2`. It does not use `vrm.model.quantities`, which would
+    slow down the start of each srun."""
     runs = ((count, len(list(same))) for count, same in groupby(counts))
     return ",".join(str(count) + f"(x{nodes})" * (nodes > 1) for count, nodes in runs)
 
@@ -483,7 +485,7 @@ def _say(text: str) -> None:
 
 
 def run(work: Callable[[], int] = lambda: main(sys.argv[1:])) -> NoReturn:
-    """Be srun, or do this work of it, and end without tidying up."""
+    """Run srun, or another function in its place, and exit without cleanup."""
     code = 1
     try:
         code = work()

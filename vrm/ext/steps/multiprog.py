@@ -1,20 +1,20 @@
-"""`srun --multi-prog`: a file says which program each task runs.
+"""`srun --multi-prog`: a file defines which program each task runs.
 
-Its lines are tasks, a program and arguments: `0 ./master`, `1-3,7 ./worker %t %o`, `* ./others`. `%t` is the number of
-the task, `%o` its place among those of the line.
-"""
+A line has tasks, a program and arguments: `0 ./master`, `1-3,7 ./worker %t %o`, `* ./others`. `%t` is the number of
+the task, `%o` its position among the tasks of the line."""
 
 from __future__ import annotations
 
 import re
 import shlex
 
-from vrm.ext.steps.options import Wrong
+from vrm.ext.steps.options import UsageError
 
 
 def words(path: str, text: str, tasks: int) -> list[str]:
-    """The program of all tasks: a shell that goes on as the program of its task. Wrong for what is no such file."""
-    programs: dict[int, tuple[int, list[str]]] = {}  # by the task: its place in the line, and what the line says
+    """Return the command of all tasks: a shell that continues as the program of its task. Raises Wrong for an
+    invalid file."""
+    programs: dict[int, tuple[int, list[str]]] = {}  # by task: its position in the line, and the words of the line
     rest: list[str] = []
     for number, line in enumerate(text.replace("\\\n", "  ").splitlines(), 1):
         try:
@@ -26,18 +26,18 @@ def words(path: str, text: str, tasks: int) -> list[str]:
             elif said:
                 _add(programs, said)
         except ValueError as error:
-            raise Wrong(f"{path}: line {number}: {error}; a line is tasks, a program and its arguments: 1-3 ./worker %t"
-                        ) from None
+            raise UsageError(f"{path}: line {number}: {error}; a line is tasks, a program and its arguments: "
+                             "1-3 ./worker %t") from None
     missing = [task for task in range(tasks) if task not in programs]
     if missing and not rest:
-        raise Wrong(f"Configuration file {path} invalid, no record for task id {missing[0]}")
+        raise UsageError(f"Configuration file {path} invalid, no record for task id {missing[0]}")
     programs.update((task, (place, rest)) for place, task in enumerate(missing))
     return ["/bin/sh", "-c", "\n".join(_lines(programs, tasks)), "srun"]
 
 
 def several(parts: list[tuple[int, list[str], dict[str, str]]]) -> list[str]:
-    """Return the program of all tasks of a heterogeneous step: a shell that goes on as the part of its task. `parts`
-    are numbers of tasks, words and variables."""
+    """Return the command of all tasks of a heterogeneous step: a shell that continues as the program of its task's
+    part. Each of `parts` has a number of tasks, the words of its program, and variables."""
     lines, first = [], 0
     for tasks, said, variables in parts:
         own = "".join(f" {name}={shlex.quote(value)}" for name, value in variables.items())
@@ -48,7 +48,7 @@ def several(parts: list[tuple[int, list[str], dict[str, str]]]) -> list[str]:
 
 
 def _add(programs: dict[int, tuple[int, list[str]]], said: list[str]) -> None:
-    """Add the tasks of a line."""
+    """Add the tasks of one line."""
     for place, task in enumerate(_tasks(said[0])):
         if task in programs:
             raise ValueError(f"task {task} has a program already")
@@ -66,7 +66,7 @@ def _tasks(text: str) -> list[int]:
 
 
 def _lines(programs: dict[int, tuple[int, list[str]]], tasks: int) -> list[str]:
-    """A line for all tasks that follow each other and have the same program."""
+    """Return a shell line for each run of consecutive tasks that have the same program."""
     lines, task = [], 0
     while task < tasks:
         (place, said), last = programs[task], task
@@ -79,7 +79,7 @@ def _lines(programs: dict[int, tuple[int, list[str]]], tasks: int) -> list[str]:
 
 
 def _filled(word: str, less: int) -> str:
-    """A word for the shell."""
+    """Quote a word for the shell and replace `%t` and `%o`; `%o` is the task's number minus `less`."""
     parts = re.split("(%[to])", word)
     values = {"%t": '"$SLURM_PROCID"', "%o": f'"$((SLURM_PROCID - {less}))"'}
     return "".join(values.get(part) or shlex.quote(part) for part in parts if part) or "''"

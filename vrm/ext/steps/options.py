@@ -1,5 +1,5 @@
-"""The options of `srun`, `sbatch` and `salloc`, how they are read, and what those of `srun` ask of a step. Modules
-that take long to load are not used here, since each step of each job loads this one."""
+"""The options of `srun`, `sbatch` and `salloc`: the table of options, the reader, and what the options of `srun`
+request for a step. Each step of each job loads this module, so it uses no modules that take long to load."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 VALUE, NONE, MAYBE = "v", "n", "m"
-"""What follows an option: a value, nothing, or a value that is written with it (`--wait=3`)."""
+"""What follows an option: a value, nothing, or an optional value in the same word (`--wait=3`)."""
 
 IGNORED, NOT_HERE = "-", "!"
-"""What is done with an option: nothing, since it changes nothing of the outcome; or it is refused."""
+"""How an option is handled: ignored, because it does not change the result; or refused."""
 
 _ALL = "sbatch srun salloc"
 
@@ -50,21 +50,21 @@ TABLE = (
     ("srun salloc", "-", "-", "I immediate m"),
     ("salloc", "", "", ". no-shell n"),
     ("salloc", "-", "", ". bell n, K kill-command m, . no-bell n"))
-"""The options of these commands: which of them know the options, what becomes of these where a job is made and in a
-step of one ("": they are followed, IGNORED, NOT_HERE), and the options, each as `OptionReader` describes it. What a
-value asks of a job is said in `vrm.ext.slurm.requests`; ignored are options whose effect vrm does not have, and in a
-step those of the whole job."""
+"""The options of these commands. Each row has the commands that know the options; how these are handled when a job
+is submitted, and in a step of a job ("": followed; IGNORED; NOT_HERE); and the options in the format of
+`OptionReader`. `vrm.ext.slurm.requests` defines what a value requests for a job. Ignored are options whose effect
+vrm does not have, and in a step options of the whole job."""
 
 
 def known(command: str, in_step: bool = False) -> str:
-    """The options that a command knows, for an `OptionReader`."""
+    """Return the options of a command in the format of `OptionReader`."""
     return ",".join(f"{option} {step if in_step else job}" for commands, job, step, options in TABLE
                     if command in commands for option in options.split(","))
 
 
 class CommandOption:
-    """An option: the letter and the long name ("": it has none), what follows, and the key under which
-    its value is found, or IGNORED or NOT_HERE."""
+    """An option: its letter and long name ("": none), what follows it, and the key of its value (or IGNORED or
+    NOT_HERE)."""
 
     __slots__ = ("letter", "name", "takes", "key")
 
@@ -73,24 +73,23 @@ class CommandOption:
 
     @property
     def shown(self) -> str:
-        """As people write it."""
+        """The option as users write it."""
         return f"--{self.name}" if self.name else f"-{self.letter}"
 
 
 class OptionReader:
-    """The options of a command: `-n4`, `-n 4`, `--ntasks=4`, `--ntasks 4`, unique beginnings of long names, several
-    short ones in a word.
+    """Reads the options of a command: `-n4`, `-n 4`, `--ntasks=4`, `--ntasks 4`, unique prefixes of long names,
+    several letters in one word.
 
-    Each line of the text, or part between commas, is an option: its letter (`.`: none), its long name, what follows it
-    (VALUE, NONE, MAYBE), and the key (IGNORED, NOT_HERE; left out: the long name), which may be followed by the value
-    that it stands for, as `requeue=no`.
-    """
+    Each line of the text, or each part between commas, is an option: its letter (`.`: none), its long name, what
+    follows it (VALUE, NONE, MAYBE), and its key (IGNORED, NOT_HERE; default: the long name). The key may be followed
+    by a fixed value, as in `requeue=no`."""
 
     says = {"name": "unrecognized option '--{name}'", "letter": "invalid option -- '{name}'",
             "near": "option '--{name}' is ambiguous; possibilities: {near}",
             "needs": "option '{name}' requires an argument", "takes": "option '{name}' doesn't allow an argument",
             NOT_HERE: "vrm does not do {name} in a step; leave it out"}
-    """What is wrong with options."""
+    """Error messages."""
 
     def __init__(self, command: str, text: str) -> None:
         self.command = command
@@ -100,16 +99,16 @@ class OptionReader:
         self.letters = {option.letter: option for option in self.all if option.letter}
 
     def error(self, why: str) -> Exception:
-        """What is wrong, as this command says it."""
-        return Wrong(why)
+        """Return the error in this command's format."""
+        return UsageError(why)
 
     def _wrong(self, what: str, name: str, near: str = "") -> Exception:
         return self.error(self.says[what].format(name=name, near=near, command=self.command))
 
     def parse(self, words: Sequence[str], mixed: bool = True) -> tuple[dict[str, str], list[str]]:
-        """The values by their keys, the last of each option, and the other words. `mixed`: options may
-        come behind these; else the first of them ends the options. Raises what `error` gives for what is not an option,
-        for one without its value, and for one that vrm cannot follow."""
+        """Return the values by key, where the last occurrence of an option counts, and the other words. `mixed`:
+        options may follow other words; otherwise the first other word ends the options. Raises the exception that
+        `error` returns for an unknown option, a missing value, and an option that vrm refuses."""
         values: dict[str, str] = {}
         rest: list[str] = []
         left = list(reversed(words))
@@ -125,7 +124,7 @@ class OptionReader:
         return values, rest
 
     def _word(self, word: str, left: list[str], values: dict[str, str]) -> None:
-        """Read a word with options, and the value behind it."""
+        """Read a word with options, and the value that follows it."""
         if word.startswith("--"):
             name, equals, value = word[2:].partition("=")
             option = self._named(name)
@@ -147,7 +146,7 @@ class OptionReader:
             return
 
     def _named(self, name: str) -> CommandOption:
-        """The option whose name begins so."""
+        """Return the option whose name has this unique prefix."""
         near = [self.names[name]] if name in self.names else [
             option for each, option in self.names.items() if name and each.startswith(name)]
         if len(near) != 1:
@@ -168,80 +167,82 @@ class OptionReader:
             values[key] = meant if equals else value
 
 
-class Wrong(Exception):
-    """The command line asks for what cannot be; the text is for standard error."""
+class UsageError(Exception):
+    """The command line requests something impossible; the text is for standard error."""
 
 
 _VARIABLES = {"SLURM_LABELIO": "label", "SLURM_OVERLAP": "overlap", "SLURM_KILL_BAD_EXIT": "kill-on-bad-exit",
               "SLURM_MPI_TYPE": "mpi", "SRUN_CPUS_PER_TASK": "cpus-per-task", "SRUN_EXPORT_ENV": "export",
               "SLURM_STDOUTMODE": "output", "SLURM_STDERRMODE": "error", "SLURM_STDINMODE": "input",
               "SLURM_WORKING_DIR": "chdir", "SLURM_DISTRIBUTION": "distribution", "SLURM_OVERCOMMIT": "overcommit"}
-"""Variables that say the same as options of srun."""
+"""Environment variables that set options of srun."""
 
 
 class SrunOptions:
-    """What was asked for: `words` the program with its arguments, the rest by the options' long names
-    (texts; "" for one without a value). `others` are those of the further parts of a heterogeneous step."""
+    """The options of a step: `words` are the program with its arguments; `given` are the values by the long names of
+    the options ("" for an option without value). `others` are the options of the further parts of a heterogeneous
+    step."""
 
     def __init__(self, given: dict[str, str], words: list[str], others: Sequence[SrunOptions] = ()) -> None:
         self.given, self.words, self.others = given, words, others
 
     def get(self, name: str, default: str = "") -> str:
-        """The value of an option."""
+        """Return the value of an option."""
         return self.given.get(name, default)
 
     def __contains__(self, name: object) -> bool:
         return name in self.given
 
     def complete(self, env: Mapping[str, str]) -> None:
-        """Add what variables say instead of options."""
+        """Add the values of environment variables for options that are not given."""
         for variable, name in _VARIABLES.items():
             value = env.get(variable)
             if value is not None and name not in self.given and not (value == "0" and SRUN.names[name].takes == NONE):
                 self.given[name] = value
 
     def number(self, name: str, default: int) -> int:
-        """The value of an option that is a number above 0."""
+        """Return the value of an option that must be a number above 0. Raises Wrong."""
         text = self.given.get(name)
         if text is None:
             return default
         if not text.isascii() or not text.isdigit() or not 0 < int(text) < 1 << 31:
-            raise Wrong(f'Invalid numeric value "{text}" for --{name}.')
+            raise UsageError(f'Invalid numeric value "{text}" for --{name}.')
         return int(text)
 
     def nodes(self) -> tuple[int, int] | None:
-        """The least and the most nodes, if they were given."""
+        """Return the least and the most number of nodes; None if they are not given. Raises Wrong."""
         text = self.given.get("nodes")
         if text is None:
             return None
         low, dash, high = text.partition("-")
         parts = [low, high] if dash else [low]
         if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
-            raise Wrong(f'invalid number of nodes (-N {text})')
+            raise UsageError(f'invalid number of nodes (-N {text})')
         first, last = int(parts[0]), int(parts[-1])
         if last < first:
-            raise Wrong(f'invalid number of nodes (-N {text}): the second is smaller')
+            raise UsageError(f'invalid number of nodes (-N {text}): the second is smaller')
         return first, last
 
     def seconds(self) -> float | None:
-        """The time limit: minutes, `M:S`, `H:M:S`, `D-H`, `D-H:M`, `D-H:M:S`; None for none."""
+        """Return the time limit in seconds, given as minutes, `M:S`, `H:M:S`, `D-H`, `D-H:M` or `D-H:M:S`; None for
+        no limit. Raises Wrong."""
         text = self.given.get("time")
         if text is None or text.lower() in ("infinite", "unlimited", "0", "-1"):
             return None
-        from vrm.model.quantities import of_slurm
+        from vrm.model.quantities import slurm_seconds
         try:
-            return of_slurm(text)
+            return slurm_seconds(text)
         except ValueError:
-            raise Wrong(f'Invalid --time specification "{text}"') from None
+            raise UsageError(f'Invalid --time specification "{text}"') from None
 
 
 GPUS = ("gpus", "gpus-per-task", "gpus-per-node", "gres", "tres-per-task")
-"""The options that ask for GPUs."""
+"""Options that request GPUs."""
 
 
 def gpus_of(options: SrunOptions) -> dict[str, int]:
-    """How many GPUs were asked for, by those of these options that were given. The kind of a GPU (`a100:2`) is
-    that of the job. Wrong for other resources."""
+    """Return the number of requested GPUs for each of these options that is given. The kind of a GPU (`a100:2`) is
+    ignored; it is that of the job. Raises Wrong for other resources."""
     found = {}
     for name in GPUS:
         text = options.given.get(name)
@@ -255,11 +256,12 @@ def gpus_of(options: SrunOptions) -> dict[str, int]:
                 continue
             if name in ("gres", "tres-per-task"):
                 if words.pop(0) != "gpu":
-                    raise Wrong(f"steps share what the job has of {part.partition(':')[0]}; leave out --{name}={text}")
+                    raise UsageError(f"steps share what the job has of {part.partition(':')[0]}; "
+                                     f"leave out --{name}={text}")
                 words = words or ["1"]
             number = words.pop()
             if len(words) > 1 or not number.isascii() or not number.isdigit() or len(number) > 6:
-                raise Wrong(f'Invalid specification "{text}" for --{name}.')
+                raise UsageError(f'Invalid specification "{text}" for --{name}.')
             amount += int(number)
         found[name] = amount
     return found
@@ -269,15 +271,15 @@ SRUN = OptionReader("srun", known("srun", in_step=True))
 
 
 def parse(arguments: Sequence[str]) -> SrunOptions:
-    """What these arguments ask of a step, or with `:` between them of its parts. Options end at the first word that is
-    none. Raises Wrong."""
+    """Return the options of a step, or of its parts, which `:` separates. Options end at the first other word.
+    Raises Wrong."""
     first, *others = [SrunOptions(*SRUN.parse(part, mixed=False)) for part in parts_of(arguments)]
     first.others = others
     return first
 
 
 def parts_of(arguments: Sequence[str]) -> list[list[str]]:
-    """The arguments of each part: between them stands `:`."""
+    """Return the arguments of each part; `:` separates parts."""
     parts: list[list[str]] = [[]]
     for word in arguments:
         if word == ":":
@@ -289,26 +291,26 @@ def parts_of(arguments: Sequence[str]) -> list[list[str]]:
 
 _OF_PARTS = frozenset(("ntasks", "nodes", "cpus-per-task", "ntasks-per-node", "nodelist", "exclude", "relative",
                        "distribution", "overcommit", "het-group", "pack-group", "mpi", "exact", "overlap", *GPUS))
-"""The options that each part of a heterogeneous step has of its own."""
+"""Options that each part of a heterogeneous step has for itself."""
 
 
 def refuse(options: SrunOptions) -> None:
-    """Raise Wrong for what was asked and would change the outcome, but is not done here."""
+    """Raise Wrong for options that would change the result but are not implemented in steps."""
     given = options.given
     for other in options.others:
         strange = [name for name in other.given if name not in _OF_PARTS]
         if strange:
-            raise Wrong(f"--{strange[0]} is of the whole step: say it before the first `:`")
+            raise UsageError(f"--{strange[0]} is of the whole step: say it before the first `:`")
         if not other.words:
-            raise Wrong("a part of the step names no program: there is one behind each `:`")
+            raise UsageError("a part of the step names no program: there is one behind each `:`")
         refuse(other)
     kind = given.get("distribution", "block").partition(",")[0].split(":")[0].lower()
     if kind not in ("block", "*", "cyclic", ""):
-        raise Wrong(f"vrm does not do --distribution={given['distribution']}; block and cyclic are known")
+        raise UsageError(f"vrm does not do --distribution={given['distribution']}; block and cyclic are known")
     words, _ = binding(given.get("cpu-bind", ""))
     if not _BINDINGS.issuperset(words):
-        raise Wrong(f"vrm binds tasks to cores itself; leave out --cpu-bind={given['cpu-bind']}, or take "
-                    "none, cores, sockets, map_cpu:LIST or mask_cpu:LIST")
+        raise UsageError(f"vrm binds tasks to cores itself; leave out --cpu-bind={given['cpu-bind']}, or take "
+                         "none, cores, sockets, map_cpu:LIST or mask_cpu:LIST")
 
 
 _NARROW = frozenset(("cores", "core", "threads", "thread", "rank", "auto", "yes", "y"))
@@ -317,8 +319,8 @@ _BINDINGS = _NARROW | _WIDE | {"q", "quiet", "v", "verbose", ""}
 
 
 def binding(text: str) -> tuple[list[str], list[list[int]]]:
-    """The words of a --cpu-bind, and the CPUs for the tasks of each node that it lists: they come again for more
-    tasks. Wrong for what is not a list."""
+    """Return the words of a --cpu-bind value, and the CPUs that it lists for the tasks of each node (reused in turns
+    for further tasks). Raises Wrong for an invalid list."""
     parts = text.lower().split(",")
     at = next((at for at, part in enumerate(parts) if part.startswith(("map_cpu:", "mask_cpu:"))), len(parts))
     if at == len(parts):
@@ -334,18 +336,18 @@ def binding(text: str) -> tuple[list[str], list[list[int]]]:
         except ValueError:
             cpus = []
         if not cpus or len(found) > 1 << 16:
-            raise Wrong(f"--cpu-bind={text}: `{part}` is not a "
-                        f"{'mask of CPUs as 0x3' if kind == 'mask_cpu' else 'CPU'}")
+            raise UsageError(f"--cpu-bind={text}: `{part}` is not a "
+                             f"{'mask of CPUs as 0x3' if kind == 'mask_cpu' else 'CPU'}")
     return parts[:at], found
 
 
 def wide(text: str) -> bool:
-    """Whether by this --cpu-bind a task may use all cores that its step has on the node."""
+    """Return whether this --cpu-bind value allows a task to use all cores that its step has on the node."""
     return any(part in _WIDE for part in binding(text)[0])
 
 
 def hosts(text: str) -> list[str]:
-    """The names in a list as `n[0-2,5],m7`; Wrong for what is none."""
+    """Return the names in a list such as `n[0-2,5],m7`. Raises Wrong for an invalid list."""
     names, rest = [], text
     while rest:
         stem, bracket, behind = rest.partition("[")
@@ -360,13 +362,14 @@ def hosts(text: str) -> list[str]:
             low, dash, high = part.partition("-")
             if not end or not low.isdigit() or (dash and not high.isdigit()) or \
                     int(high or low) - int(low) > 100_000:
-                raise Wrong(f"`{text}` is not a list of nodes as n[0-3],m7")
+                raise UsageError(f"`{text}` is not a list of nodes as n[0-3],m7")
             names += [f"{stem}{number:0{len(low)}}{tail}" for number in range(int(low), int(high or low) + 1)]
     return [name for name in names if name]
 
 
 def exported(text: str | None, env: Mapping[str, str]) -> dict[str, str]:
-    """The environment of tasks by --export: ALL, NONE, names, and NAME=VALUE, with commas between them."""
+    """Return the environment of tasks according to --export: ALL, NONE, names, and NAME=VALUE, with commas between
+    them."""
     if text is None or text == "":
         return dict(env)
     parts = text.split(",")
@@ -385,8 +388,8 @@ def exported(text: str | None, env: Mapping[str, str]) -> dict[str, str]:
 
 
 def pattern(text: str, values: Mapping[str, str]) -> str:
-    """The name of a file with its `%` words filled in: j A J s t n N x u a, with a width for numbers as
-    `%4t`; `%%` is a `%`. A name with a backslash is taken as it is."""
+    """Return a file name with its `%` letters replaced: j A J s t n N x u a, for numbers with a width as in `%4t`;
+    `%%` is a `%`. In a name with a backslash nothing is replaced, and the backslashes are removed."""
     if "\\" in text:
         return text.replace("\\", "")
     out, at = "", 0
@@ -409,6 +412,6 @@ def pattern(text: str, values: Mapping[str, str]) -> str:
     return out
 
 
-def each_task(text: str) -> bool:
-    """Whether such a name of a file is another for each task, or node."""
+def differs_by_task(text: str) -> bool:
+    """Return whether such a file name differs between tasks or nodes."""
     return "\0" in pattern(text, dict.fromkeys("tnN", "\0"))

@@ -1,11 +1,11 @@
-"""The part that gives scripts what their steps need, and keeps the record of what scripts have used."""
+"""Part of a manager that gives scripts what their steps need, and records what scripts have used."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
 
-from vrm.live.launch.stepping import AGENT, is_bound, slurm_variables
+from vrm.live.launch.script_environment import AGENT, is_bound, slurm_variables
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.part import JobEnded, Part, ScriptPrepared
 from vrm.live.manager.records.records import EndedJob
@@ -13,17 +13,17 @@ from vrm.live.runner.serving import SERVER
 from vrm.model import RankSlot
 from vrm.ext.steps.records import BATCH, Step, append
 from vrm.ext.steps import jobfile
-from vrm.ext.steps.used import PROGRAM, of_job, together
+from vrm.ext.steps.resource_use import PROGRAM, of_job, together
 
 
 _EACH = ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES", "SLURM_NTASKS", "SLURM_CPUS_PER_TASK",
          "SLURM_TASKS_PER_NODE", "SLURM_JOB_CPUS_PER_NODE")
-"""The variables that a heterogeneous job has for each component."""
+"""Variables that a heterogeneous job has for each component."""
 
 
 class Steps(Part):
-    """Writes the file of each script job (see `vrm.ext.steps.jobfile`), and when it has ended its own line behind those
-    of its steps."""
+    """Writes the file of each script job (see `vrm.ext.steps.jobfile`), and when the job has ended, the script's
+    line in `steps.csv`."""
 
     observes = (ScriptPrepared, JobEnded)
 
@@ -32,7 +32,7 @@ class Steps(Part):
         live.scripts.measure = str(live.run_directory.programs / PROGRAM)
 
     def observe(self, event: object) -> None:
-        """A script is to be started, or a job has ended."""
+        """Prepare a script that is about to start, or record a job that has ended."""
         if isinstance(event, ScriptPrepared):
             event.files[event.folder / jobfile.JOB] = jobfile.text_of(self._values(event))
             event.variables.update(self._of_components(event))
@@ -41,7 +41,7 @@ class Steps(Part):
             self._record(event.outcome)
 
     def _values(self, script: ScriptPrepared) -> dict[str, list[str]]:
-        """What the file of a job says."""
+        """Return the values of a job's file."""
         live, job, scripts = self.live, script.booking.job, self.live.scripts
         slots, nodes = list(script.booking.placement.slots(live.cluster.nodes)), live.cluster.nodes
         on, idle = scripts.places(slots, nodes, script.alone)
@@ -58,11 +58,12 @@ class Steps(Part):
                 "option": list(getattr(launcher, "options", ())),
                 "threads": [script.env.get("OMP_NUM_THREADS", "")], "agent": [str(scripts.commands / AGENT)],
                 "measure": [scripts.measure],
-                "site": [f"{name}={value}" for name, value in scripts.of_site().items()],
+                "site": [f"{name}={value}" for name, value in scripts.site_variables().items()],
                 "began": [f"{script.booking.start:.3f}"], "gpu": list(script.gpus)}
 
     def _of_components(self, script: ScriptPrepared) -> dict[str, str]:
-        """What Slurm says of each component to the script of a heterogeneous job; vrm's has one id."""
+        """Return Slurm's variables for each component of a heterogeneous job. In vrm all components have the same
+        job id."""
         parts, nodes = script.booking.placement.parts, self.live.cluster.nodes
         found = {"SLURM_HET_SIZE": str(len(parts))} if parts else {}
         for number, part in enumerate(parts):
@@ -73,8 +74,9 @@ class Steps(Part):
 
     def _nodes(self, on: Mapping[str, Sequence[RankSlot]], idle: Mapping[str, Sequence[RankSlot]], bound: bool,
                where: dict[tuple[str, int, int], str]) -> list[str]:
-        """The nodes of a job with its cores there; `idle` are cores that no task has. `where` is to know the number of
-        each core by its node, socket and number there."""
+        """Return the lines for the nodes of a job with its cores there. `idle` are cores of the job that no task
+        uses. Fills `where` with the number of each core in these lines, by its node, socket and number on the
+        socket."""
         topologies, found = self.live.scripts.topologies, list[str]()
         for host, slots in on.items():
             cores: list[list[int]] = []
@@ -93,7 +95,7 @@ class Steps(Part):
         return found
 
     def _record(self, outcome: EndedJob) -> None:
-        """Write the line of a script that has ended behind those of its steps."""
+        """Write the line of an ended script after the lines of its steps."""
         live, job, booking = self.live, outcome.job, outcome.booking
         if booking is None or not job.payload.script:
             return

@@ -1,21 +1,20 @@
-"""How the MPI launcher of a run starts a step: one command for all launchers of the run's kind.
+"""Starts a step by the MPI launcher of the run: builds one command line for each kind of launcher.
 
-mpirun starts the tasks unbound, so many on each node, and each of them runs a script of this step, which
-binds it to its cores, sets its variables and goes on as the program. So a step is bound the same way by all
-launchers, and remote tasks have the whole environment. Slurm's variables are kept from mpirun itself: it
-would take its nodes and tasks from them.
-"""
+mpirun starts the tasks unbound, a given number on each node. Each task runs a script of this step, which binds it to
+its cores, sets its variables and continues as the program. In this way all launchers bind steps in the same way, and
+remote tasks get the whole environment. Slurm's variables are hidden from mpirun itself, because it would take its
+nodes and tasks from them."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-from vrm.ext.steps import used
+from vrm.ext.steps import resource_use
 from vrm.ext.steps.cores import Task
 from vrm.ext.steps.jobfile import StepJob
-from vrm.ext.steps.options import Wrong
-from vrm.system import marks
+from vrm.ext.steps.options import UsageError
+from vrm.system import job_variables
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,33 +22,33 @@ if TYPE_CHECKING:
     from vrm.ext.steps.options import SrunOptions
 
 _OF_LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "PMI2_", "PRTE_", "HYDI_", "HYDRA_", "MPIR_", "MPI_LOCAL", "I_MPI_")
-"""Variables that the launcher itself gives a task; they are not set over."""
+"""Variables that the launcher itself sets for a task; they are not overwritten."""
 
 _AGENTS = ("OMPI_MCA_orte_fork_agent", "PRTE_MCA_odls_base_exec_agent")
-"""What keeps the ranks of a plain mpirun on the job's cores: here the script of the step does it."""
+"""Variables that keep the ranks of a plain mpirun on the job's cores; in a step the step's script does that."""
 
 OUTER = ("HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
-"""Variables that count within ROCR_VISIBLE_DEVICES, see `vrm.live.launch.visible`."""
+"""Variables whose values are indices within ROCR_VISIBLE_DEVICES, see `vrm.live.launch.visible_gpus`."""
 
 _NOTHING = {"ZE_AFFINITY_MASK": "4095"}
-"""What hides all devices, where an empty value does not."""
+"""Values that hide all devices, for variables whose empty value does not."""
 
 RANK = "${OMPI_COMM_WORLD_RANK:-${PMIX_RANK:-${PMI_RANK:-$SLURM_PROCID}}}"
 LOCAL = "${OMPI_COMM_WORLD_LOCAL_RANK:-${MPI_LOCALRANKID:-$SLURM_LOCALID}}"
 
 
 def quoted(text: str) -> str:
-    """A word for a shell."""
+    """Return a word quoted for a shell."""
     return "'" + text.replace("'", "'\\''") + "'"
 
 
 def is_name(text: str) -> bool:
-    """Whether a shell can have a variable of this name."""
+    """Return whether a shell variable can have this name."""
     return text.isascii() and text.isidentifier()
 
 
 def devices(job: StepJob, task: Task) -> dict[str, str]:
-    """The variables that show a task its GPUs, and no others; none where the job has no GPUs."""
+    """Return the variables that show a task exactly its GPUs; none if the job has no GPUs."""
     node = job.nodes[task.node]
     shown: dict[str, list[str]] = {gpu.variable: [] for each in job.nodes for gpu in each.gpus}
     if not shown:
@@ -62,10 +61,10 @@ def devices(job: StepJob, task: Task) -> dict[str, str]:
 
 
 def _node_of_rank(job: StepJob, tasks: list[Task], nodes: list[int]) -> list[str]:
-    """The lines that find out on which of its nodes a task is."""
+    """Return the shell lines that determine on which of the step's nodes a task runs."""
     if len(nodes) == 1:
         return ["i=0"]
-    if not job.bound:  # emulated: one machine, where the ranks come in their order
+    if not job.bound:  # emulated nodes: one machine, where the ranks start in order
         return ["case $r in", *(f"{rank}) i={nodes.index(task.node)} l="
                                 f"{sum(each.node == task.node for each in tasks[:rank])};;"
                                 for rank, task in enumerate(tasks)), "esac"]
@@ -78,12 +77,11 @@ def _node_of_rank(job: StepJob, tasks: list[Task], nodes: list[int]) -> list[str
 
 def wrapper(job: StepJob, tasks: list[Task], common: Mapping[str, str], cwd: str, bound: list[list[int]],
             outputs: list[tuple[str, str]], label: int, step: int) -> str:
-    """The script that each task of a step goes through.
+    """Return the script through which each task of a step starts.
 
-    `common` are the variables of all tasks, `bound` the CPUs of each.
-    `outputs` are the files of each task, "" for those of the launcher. `label`: the width of a label before
-    each line, 0 for none; `step` is its number.
-    """
+    `common` are the variables of all tasks, `bound` the CPUs of each. `outputs` are the output and error file of
+    each task ("": those of the launcher). `label` is the width of the label before each line (0: none); `step` is
+    the number of the step."""
     nodes = list(dict.fromkeys(task.node for task in tasks))
     lines = ["#!/bin/sh", f"r={RANK}", f"l={LOCAL}", *_node_of_rank(job, tasks, nodes)]
     lines += [f"export {name}={quoted(value)}" for name, value in common.items()
@@ -94,7 +92,7 @@ def wrapper(job: StepJob, tasks: list[Task], common: Mapping[str, str], cwd: str
         here = [task for task in tasks if task.node == at]
         name = quoted(job.nodes[at].name)
         ranks = ",".join(str(rank) for rank, task in enumerate(tasks) if task.node == at)
-        lines.append(f"{number}) export SLURMD_NODENAME={name} {marks.NODE}={name} SLURM_GTIDS={ranks} "
+        lines.append(f"{number}) export SLURMD_NODENAME={name} {job_variables.NODE}={name} SLURM_GTIDS={ranks} "
                      f"SLURM_CPUS_ON_NODE={len({core for task in here for core in task.cores})};;")
     lines.append("esac")
     bind = ""
@@ -125,16 +123,15 @@ def wrapper(job: StepJob, tasks: list[Task], common: Mapping[str, str], cwd: str
         labelled = f"{quoted(sys.executable)} -I -S {quoted(program.__file__)} \"$r\" {label} "
     measured = ""
     if job.launcher == "srun" and os.access(job.one("measure"), os.X_OK):
-        measured = f"{quoted(job.one('measure'))} {quoted(used.prefix(job.directory, step))}\"$r\" "
+        measured = f"{quoted(job.one('measure'))} {quoted(resource_use.prefix(job.directory, step))}\"$r\" "
     lines.append(f'exec {bind}{measured}{labelled}"$@"')
     return "\n".join(lines) + "\n"
 
 
 def command(job: StepJob, step: str, tasks: list[Task], script: str, words: list[str],
             kill: bool = False) -> tuple[list[str], dict[str, str]]:
-    """What starts the tasks of a step, each through the script: the words, and a hosts file (path and
-    text), where one is needed. `kill`: one that fails ends the others (the launchers of MPI programs always do
-    so)."""
+    """Return the command that starts the tasks of a step, each through the script, and the files that it needs (path
+    and text): a hosts file or none. `kill`: a task that fails ends the others (MPI launchers always do so)."""
     kind, program, options = job.launcher, job.one("program"), job.values.get("option", [])
     counts: dict[str, int] = {}
     for task in tasks:
@@ -162,14 +159,14 @@ def command(job: StepJob, step: str, tasks: list[Task], script: str, words: list
 
 
 def _alone(job: StepJob, counts: Mapping[str, int]) -> bool:
-    """Whether the step has no other node than the one on which this process is."""
+    """Return whether the only node of the step is the node of this process."""
     here = job.here(os.environ)
     return list(counts) in (["localhost"], [job.nodes[here].name] if here >= 0 else [])
 
 
 def environment(job: StepJob, env: Mapping[str, str], hosts: str) -> dict[str, str]:
-    """The environment of the launcher's program: without what Slurm's commands say of this job, and for
-    the site's own srun with what the batch job around says."""
+    """Return the environment of the launcher: without Slurm's variables of this job; for the site's own srun with
+    the variables of the surrounding batch job."""
     kept = {name: value for name, value in env.items()
             if (not name.startswith(("SLURM", "SRUN_")) and name not in _AGENTS) or name == "SLURM_CONF"}
     if job.launcher == "srun":
@@ -179,26 +176,26 @@ def environment(job: StepJob, env: Mapping[str, str], hosts: str) -> dict[str, s
 
 
 CONTAINERS = ("apptainer", "singularity", "enroot")
-"""The programs that start containers for `--container-image`, the first that is there."""
+"""Programs that start containers for `--container-image`; the first one found is used."""
 
 
-def contained(words: Sequence[str], options: SrunOptions, found: Mapping[str, str], folder: str
-              ) -> tuple[list[str], dict[str, str]]:
-    """The words that run these in the container that the options name, and the files that this takes in `folder`. As
-    with the plug-in pyxis an image is a file, or `[REGISTRY#]NAME[:TAG]`. `found`: the paths of those of CONTAINERS
-    that are here. Wrong where none can do it."""
+def container_command(words: Sequence[str], options: SrunOptions, found: Mapping[str, str], folder: str
+                      ) -> tuple[list[str], dict[str, str]]:
+    """Return the command that runs `words` in the container of the options, and the files (path and text) that it
+    needs in `folder`. As with the plug-in pyxis, an image is a file or `[REGISTRY#]NAME[:TAG]`. `found`: the paths
+    of the available programs of CONTAINERS. Raises Wrong if none of them can do it."""
     image, workdir = options.get("container-image"), options.get("container-workdir")
     mounts = [mount.split(":") for mount in options.get("container-mounts").split(",") if mount]
     for mount in mounts:
         if len(mount) > 3 or not all(mount):
-            raise Wrong(f"--container-mounts: `{':'.join(mount)}` is not SOURCE:TARGET[:FLAG+FLAG]")
+            raise UsageError(f"--container-mounts: `{':'.join(mount)}` is not SOURCE:TARGET[:FLAG+FLAG]")
     if not found:
-        raise Wrong(f"--container-image needs one of {', '.join(CONTAINERS)} on PATH")
+        raise UsageError(f"--container-image needs one of {', '.join(CONTAINERS)} on PATH")
     squashed = image.endswith((".sqsh", ".squashfs"))
     if "enroot" in found and (squashed or len(found) == 1):
         if not squashed:
-            raise Wrong(f"--container-image={image}: enroot starts images in files; type enroot import docker://{image}"
-                        " and give the file that it writes")
+            raise UsageError(f"--container-image={image}: enroot starts images in files; type enroot import docker://{image}"
+                             " and give the file that it writes")
         path, text = f"{folder}/enroot.{os.uname().nodename}.{os.getpid()}", _enroot(mounts, workdir)
         return [found["enroot"], "start", "--conf", path, image, *words], {path: text}
     if "://" not in image and ("#" in image or "/" not in image) and not (squashed or image.endswith((".sif", ".img"))):
@@ -208,7 +205,7 @@ def contained(words: Sequence[str], options: SrunOptions, found: Mapping[str, st
 
 
 def _enroot(mounts: Sequence[Sequence[str]], workdir: str) -> str:
-    """The configuration script with which enroot keeps all variables, and runs no first command of the image's own."""
+    """Return the configuration script that makes enroot keep all variables and skip the image's own start command."""
     lines = ["environ() { env; }", "mounts() {", "    :"]
     for source, *more in mounts:
         flags = "".join(f",{flag}" for each in more[1:] for flag in each.split("+"))
@@ -218,7 +215,7 @@ def _enroot(mounts: Sequence[Sequence[str]], workdir: str) -> str:
 
 
 def links_mpi(path: str) -> bool:
-    """Whether a program is linked with a library of an MPI: then it is for the launcher, also alone."""
+    """Return whether a program is linked with an MPI library. If so, the launcher starts it even as a single task."""
     try:
         with open(path, "rb") as file:
             if file.read(4) != b"\x7fELF":
@@ -230,7 +227,7 @@ def links_mpi(path: str) -> bool:
 
 
 def _needed(data: bytes) -> list[bytes]:
-    """The libraries that an ELF file of 64 bits wants (DT_NEEDED)."""
+    """Return the libraries that a 64-bit ELF file needs (DT_NEEDED)."""
     if data[4:6] != b"\x02\x01":
         return []
 

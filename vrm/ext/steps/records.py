@@ -1,9 +1,8 @@
-"""`steps.csv`: one line for each step of a script job, written when the step ends, and one line `batch` when
-the script itself has ended.
+"""`steps.csv`: one line for each step of a script job, written when the step ends, and one line `batch` for the
+script, written when the script has ended.
 
-Steps write it themselves, each with one append, so this module is quick to load: it imports nothing of what
-takes milliseconds.
-"""
+Steps write their lines themselves, each with one append. Therefore this module must load fast: it imports nothing
+that takes milliseconds."""
 
 from __future__ import annotations
 
@@ -18,20 +17,19 @@ COLUMNS = ("job", "step", "name", "start", "end", "state", "exit_code", "tasks",
 HEADER = ",".join(COLUMNS) + "\n"
 
 BATCH = "batch"
-"""The step that is the script itself."""
+"""Name of the step that is the script itself."""
 
 
 class Step:
-    """A step that ended.
+    """A step that has ended.
 
-    `job` is vrm's id of the job, `step` 0, 1 and so on, or `batch`; `name` the program's. `start` and
-    `end` are seconds since the epoch. `state` is completed, failed, cancelled or timeout; `exit_code` what
-    a shell would show (128 and the number of a signal), None where it is not known. `tasks` and `cores`
-    count over all `nodes`, whose names have a blank between them. `user` and `system` are the CPU seconds of
-    its processes on all nodes, `maxrss` the bytes of the largest of them (see `vrm.ext.steps.used`); those of the
-    script are of its steps, too. `began` is when its job was started, by which the tries of a job are told apart; None
-    where an older version wrote the line.
-    """
+    `job` is vrm's id of the job; `step` is 0, 1, ..., or `batch`; `name` is the name of the program. `start` and
+    `end` are in seconds since the epoch. `state` is completed, failed, cancelled or timeout. `exit_code` is the
+    status that a shell would show (128 plus the number of a signal); None if not known. `tasks` and `cores` are
+    totals over all `nodes`, a list of names with blanks between them. `user` and `system` are the CPU seconds of its
+    processes on all nodes, `maxrss` the bytes of the largest process (see `vrm.ext.steps.resource_use`); the values of
+    the script include those of its steps. `began` is the time when its job was started; it distinguishes the attempts
+    of a requeued job. It is None if an older version of vrm wrote the line."""
 
     __slots__ = COLUMNS
 
@@ -60,7 +58,7 @@ class Step:
 
 
 def append(path: PathLike, step: Step) -> None:
-    """Write a step's line. OSError when it cannot be written, or the file is not one's own."""
+    """Append a step's line. Raises OSError if it cannot be written, or if the file belongs to another user."""
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         about = os.fstat(handle)
@@ -73,10 +71,10 @@ def append(path: PathLike, step: Step) -> None:
 
 
 def read_steps(path: PathLike) -> dict[int, list[Step]]:
-    """The steps of each job, in the order of their ends, those of its last try only, with the line `batch` behind
-    them. Lines say when their try began; where an older version has not written that, a `batch` line ends a try. Of a
-    step that was recorded twice, since its srun was killed in between, the first line counts. Lines that a crash has
-    torn are left out; no file means no steps."""
+    """Return the steps of each job in the order of their ends, only those of its last attempt, followed by the line
+    `batch`. Lines say when their attempt began; in lines of older versions, which do not, a `batch` line ends an
+    attempt. If a step was recorded twice, because its srun was killed in between, the first line counts. Lines
+    damaged by a crash are skipped; a missing file means no steps."""
     import csv
 
     tries: dict[int, _Try] = {}
@@ -92,25 +90,25 @@ def read_steps(path: PathLike) -> dict[int, list[Step]]:
                 found = Step(int(job), step, name, float(start), float(end), state,
                              int(code) if code else None, int(tasks), int(cores), nodes,
                              float(user), float(system), int(maxrss), float(began) if began else None)
-            except ValueError:  # the header, or a torn line
+            except ValueError:  # the header, or a damaged line
                 continue
             last = tries.setdefault(found.job, _Try())
-            if last.is_over(found):
+            if last.belongs_to_later_attempt(found):
                 last = tries[found.job] = _Try()
             last.take(found)
     return {job: last.all for job, last in tries.items()}
 
 
 class _Try:
-    """The steps of one try of a job."""
+    """The steps of one attempt of a job."""
 
     def __init__(self) -> None:
         self.began: float | None = None
         self.steps: dict[tuple[str, float], Step] = {}
         self.batch: Step | None = None
 
-    def is_over(self, step: Step) -> bool:
-        """Whether the step is of a later try."""
+    def belongs_to_later_attempt(self, step: Step) -> bool:
+        """Return whether the step belongs to a later attempt."""
         began = _began(step)
         if self.began is not None and began is not None:
             return began > self.began
@@ -119,22 +117,22 @@ class _Try:
         return step.step != BATCH or step.start != self.batch.start
 
     def take(self, step: Step) -> None:
-        """A step of this try, or of an earlier one."""
+        """Add a step, unless it belongs to an earlier attempt."""
         began = _began(step)
         if self.began is not None and began is not None and began < self.began:
             return
         self.began = began if self.began is None else self.began
-        if step.step == BATCH:  # written twice where a manager was killed in between
+        if step.step == BATCH:  # written twice if a manager was killed in between
             self.batch = step
         else:
             self.steps.setdefault((step.step, step.start), step)
 
     @property
     def all(self) -> list[Step]:
-        """Its steps, with the script behind them."""
+        """Its steps, followed by the script."""
         return [*self.steps.values(), *([self.batch] if self.batch is not None else ())]
 
 
 def _began(step: Step) -> float | None:
-    """When the step's job was started: the script begins then."""
+    """Return when the step's job was started. A script starts with its job."""
     return step.start if step.step == BATCH and step.began is None else step.began

@@ -1,16 +1,15 @@
-"""Starts the steps of a script job from a process that has everything loaded: its forks are ready long before a
-new Python is.
+"""Starts the steps of a script job from a process that has all modules loaded: a fork of it is ready much earlier
+than a new Python process.
 
-Who has started a script, its supervisor or on another node than the manager's a runner, forks the server
-(`vrm.live.runner.serving`), which listens in the directory of the job's steps and loads this module at the first
-call. srun, a small C program (`client.c` of the commands), sends its words, its environment and its open files; a fork
-of the server becomes the step as if srun had done so itself, with its directory, limits, cores, mask and ignored
-signals. The server answers with the number of that process, to which srun passes its signals, and when it has
-ended with its exit status. When srun is killed, so is the process, whose guard ends the tasks.
+The process that has started a script (its supervisor, or on other nodes than the manager's a runner) forks the
+server (`vrm.live.runner.serving`). The server listens in the directory of the job's steps and loads this module at
+the first call. srun, a small C program (`client.c` of the commands), sends its arguments, its environment and its
+open files. A fork of the server becomes the step as if srun had started it, with srun's directory, limits, cores,
+umask and ignored signals. The server answers with the process id of the step, to which srun passes its signals, and
+at its end with its exit status. When srun is killed, the process is killed too, and its guard ends the tasks.
 
-An srun for which that would not be the same goes on alone: it has a terminal, other rights or namespaces, or
-another scheduling class. So does one on another node than the script's, and one without a server.
-"""
+An srun for which the result would differ runs the step itself: it has a terminal, other rights or namespaces, or
+another scheduling class. An srun on another node than the script's, or without a server, does so, too."""
 
 from __future__ import annotations
 
@@ -27,19 +26,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SOCKET = "socket"
-"""The name of the server's socket in the directory of a job's steps."""
+"""Name of the server's socket in the directory of a job's steps."""
 
 MOST = 16 << 20
-"""Bytes of a call at most."""
+"""Maximum size of a call in bytes."""
 
 PDEATHSIG = 1
-"""The option of prctl(2) by which a process gets a signal when its parent ends."""
+"""Option of prctl(2) that sends a process a signal when its parent ends."""
 
 NOT_HERE = b"-\n"
-"""The answer to an srun that is to go on alone."""
+"""Answer to an srun that has to run the step itself."""
 
 _SAME = (b"Uid", b"Gid", b"Groups", b"CapEff", b"NoNewPrivs", b"Seccomp")
-"""Lines of /proc/PID/status in which the server and an srun must agree."""
+"""Lines of /proc/PID/status that must be equal for the server and an srun."""
 
 _SPACES = ("mnt", "pid", "user", "net", "ipc", "uts", "cgroup", "time")
 
@@ -62,7 +61,7 @@ def serve(listening: socket.socket, alive: int) -> None:
         poll.register(handle, select.POLLIN)
     while True:
         for connection in running.values():
-            poll.register(connection.fileno(), 0)  # its end alone: what it says is for the step
+            poll.register(connection.fileno(), 0)  # wait only for its end; its data is for the step
         ready = {handle for handle, _ in poll.poll()}
         if alive in ready:
             os._exit(0)
@@ -78,7 +77,7 @@ def serve(listening: socket.socket, alive: int) -> None:
 
 
 def _prctl() -> Callable[..., int] | None:
-    """The function of the C library, if it can be called."""
+    """Return the C function prctl; None if it cannot be called."""
     try:
         import ctypes  # some Pythons are built without it
         found: Callable[..., int] = ctypes.CDLL(None).prctl
@@ -88,7 +87,8 @@ def _prctl() -> Callable[..., int] | None:
 
 
 def _code(pid: int, killed: bool) -> int | None:
-    """The exit status of a step, as a shell has it; None while it runs. When its srun was killed, it is, too."""
+    """Return the exit status of a step as a shell shows it; None while it runs. If its srun was `killed`, kill the
+    step first."""
     if killed:
         os.kill(pid, _signal.SIGKILL)
     found, status = os.waitpid(pid, 0 if killed else os.WNOHANG)
@@ -112,7 +112,7 @@ def _accept(listening: socket.socket, running: dict[int, socket.socket],
     connection = socket.socket(fileno=handle)
     try:
         pid = os.fork()
-    except OSError:  # too many processes: srun would not fare better, but says so itself
+    except OSError:  # too many processes: srun would fail as well, but prints the error itself
         _answer(connection, NOT_HERE)
         return
     if pid:
@@ -129,7 +129,7 @@ def _accept(listening: socket.socket, running: dict[int, socket.socket],
 
 
 def _become(connection: socket.socket) -> None:
-    """Be the step that was asked for."""
+    """Become the requested step."""
     try:
         words, env, files, client = _call(connection)
         ignored = _as(client)
@@ -155,8 +155,8 @@ def _become(connection: socket.socket) -> None:
 
 
 def _call(connection: socket.socket) -> tuple[list[str], dict[str, str], list[int], int]:
-    """The words, the environment, the files (the last is the directory), and the process that calls.
-    ValueError for what is not a call."""
+    """Return the arguments, the environment, the open files (the last is the working directory) and the calling
+    process id. Raises ValueError for an invalid call."""
     data, control, _, _ = connection.recvmsg(1 << 16, socket.CMSG_SPACE(4 * 8), socket.MSG_CMSG_CLOEXEC)
     files = [int.from_bytes(part[at:at + 4], sys.byteorder) for _, _, part in control
              for at in range(0, len(part), 4)]
@@ -181,8 +181,8 @@ def _call(connection: socket.socket) -> tuple[list[str], dict[str, str], list[in
 
 
 def _as(client: int) -> set[int]:
-    """Have what this process would have inherited from an srun; the signals that it ignores. ValueError where
-    that cannot be."""
+    """Set the attributes that this process would have inherited from an srun; return the signals that it ignores.
+    Raises ValueError if that is not possible."""
     theirs, own = _status(client), _status(os.getpid())
     if any(theirs.get(name) != own.get(name) for name in _SAME) or _spaces(client) != _spaces(os.getpid()):
         raise ValueError("another world")
@@ -209,7 +209,7 @@ def _status(pid: int) -> dict[bytes, bytes]:
 
 
 def _spaces(pid: int) -> list[str]:
-    """The namespaces and the root directory of a process."""
+    """Return the namespaces and the root directory of a process."""
     found = [os.readlink(f"/proc/{pid}/root")]
     for name in _SPACES:
         try:

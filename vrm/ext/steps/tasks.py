@@ -9,25 +9,25 @@ import sys
 import time
 
 from vrm.ext.steps.guard import Guard, lives
-from vrm.ext.steps.label import Labelled
+from vrm.ext.steps.label import LineLabeller
 
 KILLED_AFTER = 5.0
-"""Seconds between SIGTERM and SIGKILL to tasks that are ended."""
+"""Seconds between SIGTERM and SIGKILL when tasks are ended."""
 
 LOOK = 0.5
-"""Seconds between two looks whether the job of a step from outside still runs."""
+"""Seconds between two checks whether the job still runs, for a step started from outside the job."""
 
-TWICE = 1.0
+KILL_WINDOW = 1.0
 """Seconds within which a second Ctrl-C kills at once."""
 
-PASSED_ON = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGQUIT, _signal.SIGUSR1,
-             _signal.SIGUSR2, _signal.SIGCONT, _signal.SIGALRM)
+FORWARDED_SIGNALS = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGQUIT, _signal.SIGUSR1,
+                     _signal.SIGUSR2, _signal.SIGCONT, _signal.SIGALRM)
 
 
 class Process:
-    """One process to be started: its words, environment, CPUs (None: as this process), and the files
-    (descriptors) that it has as standard input, output and error. `control`: the pipe through which it gets
-    signals, if it does not get them by the kernel."""
+    """A process to start: its command, environment, CPUs (None: those of this process), and the open files of its
+    standard input, output and error. `control`: the pipe through which it gets signals, if the kernel cannot deliver
+    them."""
 
     __slots__ = ("words", "env", "cpus", "files", "label", "control")
 
@@ -40,12 +40,11 @@ class Process:
 class RunningStep:
     """The processes of a step. `codes` are their exit statuses as a shell shows them, by their numbers.
 
-    `own_groups`: each leads a process group. `leaders`: signals but SIGKILL go to the processes alone, not
-    to their groups, since they pass them on. `kill_on_bad_exit`: the others are ended when one fails.
-    `limit`: seconds that they may run. `ended` are their numbers in the order of their ends.
-    `feeder` is the process that gives them their input, if there is one. `control`: a pipe through which signals for
-    all come, whose end is the end of who sends them. `marker`: a file ("": none) whose removal ends all.
-    """
+    `own_groups`: each process leads a process group. `leaders`: signals except SIGKILL are sent only to the
+    processes, which pass them on, and not to their groups. `kill_on_bad_exit`: when one fails, the others are ended.
+    `limit`: their time limit in seconds. `ended`: their numbers in the order of their ends. `feeder`: the process
+    that writes their input (0: none). `control`: a pipe through which signals for all processes come; they are ended
+    when its writer closes it. `marker`: a file ("": none) whose removal ends all processes."""
 
     def __init__(self, guard: Guard, own_groups: bool = True, leaders: bool = False,
                  kill_on_bad_exit: bool = False,
@@ -59,9 +58,9 @@ class RunningStep:
         self._pids: dict[int, int] = {}
         self._control = control
         self._controls: dict[int, int] = {}
-        self._told_to_kill: set[int] = set()
+        self._killed_remotely: set[int] = set()
         self._groups: list[int] = []
-        self._labelled: list[Labelled] = []
+        self._labelled: list[LineLabeller] = []
         self._got: list[int] = []
         self._interrupted = 0.0
         self._limit = None if limit is None else time.monotonic() + limit
@@ -70,23 +69,24 @@ class RunningStep:
         os.set_blocking(told, False)
         os.set_blocking(self._wake, False)
         _signal.set_wakeup_fd(told)
-        for number in (*PASSED_ON, _signal.SIGCHLD):
+        for number in (*FORWARDED_SIGNALS, _signal.SIGCHLD):
             if _signal.getsignal(number) != _signal.SIG_IGN or number == _signal.SIGCHLD:
                 _signal.signal(number, lambda got, frame: self._got.append(got))
 
     def start(self, number: int, process: Process) -> None:
         """Start a process."""
         pipes = [os.pipe(), os.pipe()] if process.label else []
-        # A signal before the program has begun is for it, too: it waits until nothing catches it.
-        _signal.pthread_sigmask(_signal.SIG_BLOCK, PASSED_ON)
+        # A signal that comes before the program runs is meant for it, too: signals are blocked until the child has
+        # reset the handlers.
+        _signal.pthread_sigmask(_signal.SIG_BLOCK, FORWARDED_SIGNALS)
         pid = os.fork()
         if not pid:
             self._become(process, pipes)
-        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, PASSED_ON)
+        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, FORWARDED_SIGNALS)
         if self._own:
             try:
                 os.setpgid(pid, pid)
-            except OSError:  # it is the program already
+            except OSError:  # it runs the program already
                 pass
             self._guard.started(pid)
         self._pids[pid] = number
@@ -95,18 +95,18 @@ class RunningStep:
         self._groups.append(pid)
         for (source, target), to in zip(pipes, process.files[1:]):
             os.close(target)
-            self._labelled.append(Labelled(source, to, process.label))
+            self._labelled.append(LineLabeller(source, to, process.label))
 
     def _become(self, process: Process, pipes: list[tuple[int, int]]) -> None:
-        """Be the process."""
+        """Become the process."""
         try:
             if self._own:
                 os.setpgid(0, 0)
             _signal.set_wakeup_fd(-1)
-            for number in (*PASSED_ON, _signal.SIGCHLD):
+            for number in (*FORWARDED_SIGNALS, _signal.SIGCHLD):
                 if _signal.getsignal(number) != _signal.SIG_IGN:
                     _signal.signal(number, _signal.SIG_DFL)
-            _signal.pthread_sigmask(_signal.SIG_UNBLOCK, PASSED_ON)
+            _signal.pthread_sigmask(_signal.SIG_UNBLOCK, FORWARDED_SIGNALS)
             for number in (_signal.SIGPIPE, _signal.SIGXFSZ):
                 _signal.signal(number, _signal.SIG_DFL)
             files = [process.files[0], *(target for _, target in pipes)] if pipes else list(process.files)
@@ -122,7 +122,7 @@ class RunningStep:
             os._exit(error.errno or 1)
 
     def wait(self) -> None:
-        """Wait until all have ended and what they have printed is copied."""
+        """Wait until all processes have ended and their output is copied."""
         while self._pids or self._labelled:
             self._reap()
             if not self._pids and not self._labelled:
@@ -143,7 +143,7 @@ class RunningStep:
                 self._hear()
             self._labelled = [each for each in self._labelled if each.source not in ready or each.copy()]
             self._act()
-        for group in self._groups if self._own else ():  # what tasks have left behind
+        for group in self._groups if self._own else ():  # processes that the tasks have left behind
             if lives(group):
                 self._send(group, _signal.SIGKILL)
         if self.feeder:
@@ -151,7 +151,7 @@ class RunningStep:
         _signal.set_wakeup_fd(-1)
 
     def _hear(self) -> None:
-        """Signals have come through the pipe, or its end."""
+        """Receive signals from the control pipe; at its end, end all processes."""
         numbers = os.read(self._control, 64)
         self._got += numbers
         if not numbers:
@@ -173,12 +173,12 @@ class RunningStep:
             self._send_all(_signal.SIGKILL)
 
     def _pass_on(self, number: int, now: float) -> None:
-        """Pass on a signal that has come; those that end the step end it at last."""
+        """Pass on a received signal. A signal that ends the step also sets the time of a final SIGKILL."""
         if number == _signal.SIGCHLD:
             return
         if number in (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGQUIT):
             self.cancelled, self.killed_by = True, self.killed_by or number
-            if number == _signal.SIGINT and now - self._interrupted < TWICE:
+            if number == _signal.SIGINT and now - self._interrupted < KILL_WINDOW:
                 number = _signal.SIGKILL
             self._interrupted = now
             if self._kill_at is None:
@@ -190,16 +190,16 @@ class RunningStep:
             self._send(pid, number)
 
     def end(self) -> None:
-        """End all that run."""
+        """End all running processes."""
         self._send_all(_signal.SIGTERM)
         self._kill_at = time.monotonic() + KILLED_AFTER
 
     def _send(self, pid: int, number: int) -> None:
         try:
-            if pid in self._controls and pid not in self._told_to_kill:
+            if pid in self._controls and pid not in self._killed_remotely:
                 os.write(self._controls[pid], bytes([number]))
-                if number == _signal.SIGKILL:  # where nobody answers any more, this process itself
-                    self._told_to_kill.add(pid)
+                if number == _signal.SIGKILL:  # if there is no answer, kill the local process
+                    self._killed_remotely.add(pid)
                     self._kill_at = time.monotonic() + KILLED_AFTER
             elif self._own and (number == _signal.SIGKILL or not self._leaders):
                 os.killpg(pid, number)
@@ -231,7 +231,7 @@ class RunningStep:
 
 
 def feed(pipes: list[int]) -> int:
-    """Give what comes on standard input to all these pipes, by a process of its own; its id."""
+    """Copy standard input to all these pipes in a new process; return its id."""
     pid = os.fork()
     if pid:
         for pipe in pipes:
@@ -255,5 +255,5 @@ def feed(pipes: list[int]) -> int:
 
 
 def say(text: str) -> None:
-    """A line for people, on standard error."""
+    """Print a line on standard error."""
     sys.stderr.write(f"srun: {text}\n")

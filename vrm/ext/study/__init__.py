@@ -1,1 +1,1 @@
-"""Studies: experiments of many runs, comparisons of runs, pages and pictures of them, and how true simulations are."""
+"""Studies: experiments of many runs, reports that compare runs, and validation of the simulator against live runs."""

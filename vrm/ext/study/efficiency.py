@@ -1,15 +1,14 @@
-"""How well a run uses nodes that differ: resource allocation efficiency and load, in all resources.
+"""How well a run uses nodes that differ: resource allocation efficiency and load, over all resources.
 
-The definitions are those of A. Netti, "Development of data-driven dispatching heuristics for
-heterogeneous HPC systems" (University of Bologna, 2017). Cores, GiB of memory and pieces of
-everything else are added up as they are, so the figures compare runs on one machine and say little
-by themselves. The efficiency
+The definitions are those of A. Netti, "Development of data-driven dispatching heuristics for heterogeneous HPC
+systems" (University of Bologna, 2017). Cores, GiB of memory and units of all other resources are added without
+weights, so the figures compare runs on one machine and mean little alone. The efficiency
 
-- of a job is what it asked for, over what was free on its nodes just before it started;
-- of a moment is what the running jobs asked for, over all that the nodes have on which a job runs;
-  of one resource: the same of the jobs that ask for it and their nodes.
+- of a job is the amount that it requested, divided by the amount that was free on its nodes just before its start;
+- at a time is the amount that the running jobs requested, divided by the capacity of the nodes on which a job
+  runs; for one resource, only the jobs that request it, and their nodes, count.
 
-The load of a moment is what is taken over all that there is.
+The load at a time is the allocated amount divided by the capacity of all nodes.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ CORES, ALL = "cores", "all"
 
 
 class FinishedJob(NamedTuple):
-    """A job that ran: what it asked for, where, and from when to when (s)."""
+    """A job that ran: its request, its placement, its start and end (s)."""
 
     request: Request
     placement: Placement
@@ -41,9 +40,9 @@ class FinishedJob(NamedTuple):
 
 @dataclass(frozen=True)
 class EfficiencySample:
-    """From `time` on (s): the load and the efficiency by resource, and in `nodes` how many have a
-    job of it; `all` is of all resources together. Of a resource that no job has there is no
-    efficiency."""
+    """Load and efficiency by resource from `time` (s) on. `nodes` is the number of nodes on which a job uses the
+    resource; the key `all` is for all resources together. `efficiency` has no entry for a resource that no job uses
+    at that time."""
 
     time: float
     load: dict[str, float]
@@ -52,10 +51,10 @@ class EfficiencySample:
 
 
 class Efficiency:
-    """Efficiency and load of the jobs of a run on the nodes. At one moment jobs end before others
-    start; those that start at one moment do so in the order in which they are given.
+    """Efficiency and load of the jobs of a run on its nodes. At equal times, ends are processed before starts; jobs
+    that start at the same time are processed in the given order.
 
-    `jobs` are the efficiencies of the jobs in the order of their starts, `moments` the changes.
+    `jobs` are the efficiencies of the jobs in the order of their starts, `moments` a sample after each change.
     """
 
     def __init__(self, nodes: Sequence[Node], held: Iterable[FinishedJob]) -> None:
@@ -66,14 +65,14 @@ class Efficiency:
                           for name in self.names}
         self._nodes = nodes
         self._taken = dict.fromkeys(self.names, 0.0)
-        # By resource: of each node how many jobs of it run there.
+        # Resource -> node -> number of jobs on the node that use the resource.
         self._hosts: dict[str, dict[int, int]] = {name: {} for name in [ALL, *self.names]}
         self.jobs: list[float] = []
         self.moments: list[EfficiencySample] = []
         runs = list(held)
         events = [(run.start, 1, at) for at, run in enumerate(runs)]
         events += [(run.end, 0, at) for at, run in enumerate(runs) if run.end > run.start]
-        # A job that takes no time ends at once, when it has started.
+        # A job with a run time of 0 ends right after its start.
         events += [(run.end, 2, at) for at, run in enumerate(runs) if run.end <= run.start]
         events.sort()
         for place, (time, kind, at) in enumerate(events):
@@ -82,7 +81,7 @@ class Efficiency:
                 self.moments.append(self._moment(time))
 
     def _parts(self, run: FinishedJob) -> list[tuple[int, dict[str, float]]]:
-        """What the job has of each of its nodes."""
+        """Return (node, amounts by resource) for each node of the job."""
         request, found = run.request, []
         for node, tasks in run.placement.ranks_by_node(self._nodes):
             part = {name: people(name, amount) for name, amount in request.on_node(tasks)}
@@ -120,8 +119,8 @@ class Efficiency:
                       {name: len(hosts) for name, hosts in self._hosts.items()})
 
     def summary(self) -> dict[str, Any]:
-        """The distribution over the jobs; means over the time from the first start to the last end,
-        by resource: of the load, and of the efficiency while a job has some of it."""
+        """Return the distribution of the efficiency over the jobs, and per resource two means over the time from
+        the first start to the last end: of the load, and of the efficiency while a job uses the resource."""
         spans = [(later.time - moment.time, moment)
                  for moment, later in zip(self.moments, self.moments[1:])]
         whole = math.fsum(seconds for seconds, _ in spans)
@@ -138,23 +137,23 @@ class Efficiency:
                 "allocation_efficiency_over_time": efficiency, "load": load}
 
 
-class Bookings(Watcher):
-    """Keeps what was booked on these nodes, in its order."""
+class BookingRecorder(Watcher):
+    """Records the bookings made on these nodes, in their order."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._nodes = nodes
         self._made: list[Booking] = []
 
     def booked(self, booking: Booking) -> None:
-        """A job starts."""
+        """Record the start of a job."""
         self._made.append(booking)
 
     def efficiency(self, rows: Iterable[ResultRow]) -> Efficiency:
-        """How well the nodes were used by the jobs of the rows."""
+        """Return how efficiently the jobs of the rows used the nodes."""
         return Efficiency(self._nodes, self.held(rows))
 
     def held(self, rows: Iterable[ResultRow]) -> Iterator[FinishedJob]:
-        """What the jobs of the rows held while they ran, in the order of their starts."""
+        """Yield the jobs of the rows with their requests and placements, in the order of their starts."""
         ended = {(row.id, row.start): row.end for row in rows}
         for booking in self._made:
             end = ended.get((booking.job.id, booking.start))

@@ -1,4 +1,4 @@
-"""jobs.csv in the columns of Batsim and evalys."""
+"""Writes `jobs.csv` in the format of Batsim and evalys."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from vrm.model.quantities import seconds_text
 
 
 class EvalysWriter:
-    """Writes `jobs.csv` as Batsim does and evalys reads (JobSet): processors are the cores of the
-    machine, numbered through, as an interval set such as `0-3 8`."""
+    """Writes `jobs.csv` in the format that Batsim writes and evalys reads (JobSet). The processors are the cores of
+    the machine, numbered from 0 over all nodes, as an interval set such as `0-3 8`."""
 
     COLUMNS = ("job_id", "workload_name", "profile", "submission_time",
                "requested_number_of_resources", "requested_time", "success", "final_state",
@@ -30,7 +30,7 @@ class EvalysWriter:
         self._lines = [",".join(self.COLUMNS) + "\n"]
 
     def write(self, booking: Booking, end: float, status: str) -> None:
-        """Add a job that ran."""
+        """Add a job that ran until `end` (seconds) with this final status. Writes to the file every 500 lines."""
         job, start = booking.job, booking.start
         run, turnaround = end - start, end - job.submit
         stretch = turnaround / run if run > 0 else ""
@@ -48,7 +48,7 @@ class EvalysWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Hand all lines to the file."""
+        """Write all pending lines to the file."""
         self._out.write("".join(self._lines))
         self._lines.clear()
         self._out.flush()

@@ -1,4 +1,4 @@
-"""Text in cells of a terminal: spans with styles, cut and padded to a width."""
+"""Text in terminal cells: spans with styles, cut and padded to a width."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from collections.abc import Sequence
 
 Span = tuple[str, str]
-"""Text and its style: plain, title, heading, dim, bold, good, warn, bad, ask, or job0 to job5; with
-`reverse ` before it for what is selected."""
+"""A text and its style: plain, title, heading, dim, bold, good, warn, bad, ask, or job0 to job5; a selected
+span has `reverse ` before its style."""
 Line = list[Span]
 
 
 @dataclass(frozen=True)
 class Glyphs:
-    """The characters a picture is drawn with."""
+    """The characters used for drawing."""
 
     full: str
     rest: str
@@ -29,12 +29,12 @@ ASCII = Glyphs("#", "-", ".", "|", "~", ascii=True)
 
 
 def plain_text(lines: Sequence[Line]) -> str:
-    """The picture without its styles."""
+    """Return the picture without its styles."""
     return "\n".join("".join(text for text, _ in line).rstrip() for line in lines)
 
 
 def columns(text: str) -> int:
-    """How many columns of a terminal the text takes."""
+    """Return the number of terminal columns of a text."""
     return len(text) if text.isascii() else sum(map(_char_columns, text))
 
 
@@ -45,7 +45,7 @@ def _char_columns(char: str) -> int:
 
 
 def _cut(text: str, width: int, glyphs: Glyphs) -> str:
-    """The text, shortened to so many columns if it is longer."""
+    """Return the text, shortened to `width` columns if it is longer."""
     if columns(text) <= width:
         return text
     kept, used = [], columns(glyphs.cut)
@@ -62,13 +62,13 @@ def _drawable(text: str, glyphs: Glyphs) -> str:
 
 
 def pad(text: str, width: int, glyphs: Glyphs) -> str:
-    """The text cut or filled with blanks to `width` columns."""
+    """Return the text, cut or padded with blanks to `width` columns."""
     text = _cut(_drawable(text, glyphs), width, glyphs)
     return text + " " * (width - columns(text))
 
 
 def fit(line: Line, width: int, glyphs: Glyphs) -> Line:
-    """The line, shortened to so many columns."""
+    """Return the line, shortened to `width` columns."""
     fitted: Line = []
     for text, style in line:
         text = _drawable(text, glyphs)
@@ -81,14 +81,14 @@ def fit(line: Line, width: int, glyphs: Glyphs) -> Line:
 
 
 def fill(line: Line, width: int, glyphs: Glyphs) -> Line:
-    """The line in exactly so many columns."""
+    """Return the line, cut or padded with blanks to exactly `width` columns."""
     fitted = fit(line, width, glyphs)
     used = sum(columns(text) for text, _ in fitted)
     return [*fitted, (" " * (width - used), "plain")]
 
 
 def draw_bar(share: float, width: int, style: str, glyphs: Glyphs) -> Line:
-    """A bar of which `share` (0 to 1) is full."""
+    """Return a bar whose fraction `share` (0 to 1) is full."""
     width = max(0, width)
     full = min(width, int(share * width + 0.5))
     return [(glyphs.full * full, style), (glyphs.rest * (width - full), "dim")]

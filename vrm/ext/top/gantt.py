@@ -1,4 +1,4 @@
-"""A Gantt of what runs and what is forecast, as lines of text for `vrm top`: a line for each job, time
+"""A Gantt chart of running and forecast jobs for `vrm top`, as lines of text: one line per job, time
 to the right."""
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from vrm.results.forecast import Record, moment
 from vrm.system.printing.text import printable
 
 Line = list[tuple[str, str]]
-"""Texts with their styles, as `vrm.ext.top.top` has them."""
+"""Texts with their styles, as in `vrm.ext.top.top`."""
 
 TICK = 14
-"""Columns between two times of the axis at least."""
+"""Minimum columns between two times on the axis."""
 
 SHORTEST = 60.0
-"""Seconds that the picture shows at least."""
+"""Minimum seconds that the chart covers."""
 
 
 class Marks(Protocol):
-    """The characters that are drawn with (`vrm.ext.top.top.Glyphs`)."""
+    """The characters used for drawing (`vrm.ext.top.top.Glyphs`)."""
 
     @property
     def full(self) -> str: ...
@@ -36,9 +36,9 @@ class Marks(Protocol):
 
 def gantt(jobs: Sequence[Mapping[str, Any]], now: float, end: float, size: tuple[int, int],
           glyphs: Marks, colour: Callable[[int], str], first: int = 0) -> list[Line]:
-    """The jobs that have a forecast, from the `first` on, in at most `size[1]` lines of `size[0]`
-    columns. A bar is drawn from the likely start to the likely end; before it dots from the earliest
-    start of four in five, behind it a thin line to the latest end. `end` is that of the allocation."""
+    """Return the jobs that have a forecast, starting with number `first`, in at most `size[1]` lines of `size[0]`
+    columns. A bar goes from the likely start to the likely end. Before it are dots from the early start (P10), after it
+    a thin line to the late end (P90). `end` is the end of the allocation."""
     width, rows = size
     known = [job for job in jobs if job.get("forecast")]
     if not known:
@@ -67,7 +67,7 @@ def gantt(jobs: Sequence[Mapping[str, Any]], now: float, end: float, size: tuple
 
 
 def _axis(now: float, last: float, area: int, margin: int) -> Line:
-    """The times over the picture."""
+    """Return the line of times above the chart."""
     count = max(1, area // TICK)
     text = " " * margin
     for at in range(count):
@@ -79,7 +79,7 @@ def _axis(now: float, last: float, area: int, margin: int) -> Line:
 
 def _bar(each: Record, now: float, end: float, area: int, scale: float, glyphs: Marks, style: str
          ) -> Line:
-    """The bar of a job."""
+    """Return the bar of a job."""
     def column(at: float) -> int:
         return area if at == math.inf else max(0, min(area, round((at - now) * scale)))
 

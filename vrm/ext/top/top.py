@@ -1,7 +1,7 @@
-"""The picture of `vrm top`: a screen of text made of a snapshot.
+"""The picture of `vrm top`: a screen of text made from a snapshot.
 
-Pure functions: the terminal and the files are in `vrm/ext/top/commands/screen.py`; what is shown, and what the
-keys do, in `top_view`; the parts of the picture in `top_nodes` and `top_tables`.
+Pure functions. The terminal and the files are in `vrm/ext/top/commands/screen.py`; the selection of jobs and the
+effects of keys in `top_view`; the parts of the picture in `top_nodes` and `top_tables`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import textwrap
 from typing import Any
 from collections.abc import Mapping, Sequence
 
-from vrm.report import holdings
+from vrm.report import node_resources
 from vrm.ext.top.cells import Glyphs, Line, Span, UNICODE, draw_bar, fit, pad, columns
 from vrm.ext.top.gantt import gantt
 from vrm.report.tables import STALE_AFTER, ago, duration, geometry, lend_line, reservation_line, shown
@@ -20,16 +20,16 @@ from vrm.ext.top.top_tables import ListColumn, ended_columns, running_columns, t
 from vrm.ext.top.top_view import PLAIN, JobEnd, Job, View, chosen, jobs_in_view, name_of
 from vrm.results.names import policy_name
 from vrm.results.state import Snapshot, current
-from vrm.system.printing.moments import moment_text
+from vrm.system.printing.local_times import local_time_text
 
 _LOW = 20
-"""Lines below which a screen has no room for long notices and ended jobs."""
+"""Lines; a screen with fewer lines has no room for long notices and ended jobs."""
 _FEWEST = 3
-"""Lines of jobs below which a screen has no room for nodes."""
+"""Minimum lines of jobs; if fewer would remain, no nodes are shown."""
 
 
 def _partners(nodes: Sequence[Mapping[str, Any]]) -> dict[int, list[int]]:
-    """By job: the other jobs that have cores of its nodes."""
+    """Return for each job the other jobs that have cores on its nodes."""
     found: dict[int, set[Any]] = {}
     for node in nodes:
         here = {job for slots in node["sockets"] for job in slots if job is not None}
@@ -58,13 +58,12 @@ _HELP = (
 def render(snapshot: Snapshot | None, ends: Sequence[JobEnd], size: tuple[int, int], now: float,
            view: View = PLAIN, status: Span = ("", "plain"), alive: bool | None = None,
            glyphs: Glyphs = UNICODE, interactive: bool = True, around: Sequence[str] = ()) -> list[Line]:
-    """The picture: at most `size[1]` lines of at most `size[0]` columns.
+    """Return the picture: at most `size[1]` lines of at most `size[0]` columns.
 
-    `snapshot` is None as long as there is no state file; `ends` are the last jobs that ended, the
-    latest first; `now` is in epoch seconds. `status` takes the place of the keys in the last
-    line. `alive` tells whether the manager is known to live. Not `interactive`: no last line. `around` are lines that
-    extensions show: all of them where there is no state file, else as many as leave room for the jobs.
-    ValueError when the snapshot has another format.
+    `snapshot` is None if there is no state file yet; `ends` are the last jobs that ended, the latest first; `now` is in
+    epoch seconds. `status` replaces the keys in the last line. `alive`: whether the manager is known to live. Without
+    `interactive` there is no last line. `around`: lines that extensions show; all of them if there is no state file,
+    otherwise as many as leave room for the jobs. Raises ValueError if the snapshot has another format.
     """
     width, height = max(1, size[0]), max(1, size[1])
     if snapshot is None:
@@ -81,17 +80,17 @@ def render(snapshot: Snapshot | None, ends: Sequence[JobEnd], size: tuple[int, i
         return lines[:height]
     lines = lines[:height - 1]
     lines += [[] for _ in range(height - 1 - len(lines))]
-    # The last cell of a screen stays free: some terminals scroll when it is written to.
+    # The last cell of a screen stays free: some terminals scroll when it is written.
     return [*lines, fit(_foot(snapshot, view, status, width - 1), width - 1, glyphs)]
 
 
 def _head(snapshot: Snapshot, now: float, width: int, height: int, alive: bool | None,
           glyphs: Glyphs) -> list[Line]:
-    """Policy, counts, how much is in use, and what is wrong."""
+    """Return the policy, counts, core use, reservations, loans and notices."""
     rules, ended, nodes = snapshot["scheduling"], snapshot["ended"], snapshot["nodes"]
     policies = f"{policy_name(rules['algorithm'], rules['backfilling'])}, {rules['policy']}"
     left = shown(f"vrm top  {policies}  {geometry(nodes)}")
-    title = f"{pad(left, max(8, width - 9), glyphs)} {moment_text(now)}"
+    title = f"{pad(left, max(8, width - 9), glyphs)} {local_time_text(now)}"
     states = [job["state"] for job in snapshot["jobs"]]
     running = states.count("running")
     held = sum(1 for job in snapshot["jobs"] if job.get("held"))
@@ -110,14 +109,14 @@ def _head(snapshot: Snapshot, now: float, width: int, height: int, alive: bool |
 
 
 def _around(lines: Sequence[str], rows: int) -> list[Line]:
-    """What extensions show, in so many lines."""
+    """Return the lines of extensions, cut to `rows` lines."""
     if len(lines) > rows:
         lines = [*lines[:max(0, rows - 1)], f"... {len(lines) - max(0, rows - 1)} more lines (vrm status)"]
     return [[(shown(line), "plain" if at else "bold")] for at, line in enumerate(lines)]
 
 
 def _use(snapshot: Snapshot, now: float, width: int, glyphs: Glyphs) -> Line:
-    """How many cores are taken, and when the allocation ends."""
+    """Return how many cores are in use, and when the allocation ends."""
     slots = [slots for node in snapshot["nodes"] if node["up"] for slots in node["sockets"]]
     cores = sum(map(len, slots))
     taken = cores - sum(part.count(None) for part in slots)
@@ -127,7 +126,7 @@ def _use(snapshot: Snapshot, now: float, width: int, glyphs: Glyphs) -> Line:
     end = (snapshot.get("allocation") or {}).get("end")
     if end is not None and math.isfinite(end):
         left = max(0.0, end - now)
-        rest.append((f"  ends {moment_text(end)}, in {duration(left)}",
+        rest.append((f"  ends {local_time_text(end)}, in {duration(left)}",
                      "plain" if left > 600 else "warn"))
     if down:
         rest.append((f"  {down} node{'s' * (down > 1)} down", "bad"))
@@ -138,7 +137,7 @@ def _use(snapshot: Snapshot, now: float, width: int, glyphs: Glyphs) -> Line:
 
 def _notices(snapshot: Snapshot, now: float, width: int, height: int,
              alive: bool | None) -> list[Line]:
-    """What one must know before one believes the picture; a line each on a low screen."""
+    """Return warnings that concern the whole picture; one line each on a low screen."""
     manager = snapshot["manager"]
     age = max(0.0, now - snapshot["time"])
     who = f"(pid {manager['pid']} on {manager['host']})"
@@ -164,7 +163,7 @@ def _notices(snapshot: Snapshot, now: float, width: int, height: int,
 
 def _body(snapshot: Snapshot, ends: Sequence[JobEnd], width: int, room: int, now: float,
           view: View, glyphs: Glyphs) -> list[Line]:
-    """Nodes, then running, waiting and ended jobs, each as far as there is room."""
+    """Return nodes, then running, waiting and ended jobs, each as far as there is room."""
     running, waiting = jobs_in_view(snapshot, view, now)
     wanted = view.wanted.strip().lower()
     ends = [end for end in ends if not wanted or wanted in f"{end.id} {end.app}".lower()]
@@ -179,8 +178,8 @@ def _body(snapshot: Snapshot, ends: Sequence[JobEnd], width: int, room: int, now
     if room - headings - some - 1 < _FEWEST:  # jobs come before nodes
         some = 0
     for_nodes = {"none": 0, "some": some, "all": room - headings - 3}[view.nodes]
-    held = holdings.held(snapshot["jobs"])
-    nodes = draw_nodes([{**node, "gpus": [job for _, job in holdings.gpus(node, held)]}
+    held = node_resources.held(snapshot["jobs"])
+    nodes = draw_nodes([{**node, "gpus": [job for _, job in node_resources.gpus(node, held)]}
                     for node in snapshot["nodes"]], width, for_nodes, selected, glyphs)
     shares = _shares(room - headings - len(nodes), (
         len(running), len(waiting), len(ends) if headings == 3 else 0),
@@ -192,7 +191,7 @@ def _body(snapshot: Snapshot, ends: Sequence[JobEnd], width: int, room: int, now
     calls = [*(name_of(job) for job in (*running, *waiting)), *(end.called for end in ends)]
 
     def called(part: Sequence[Any]) -> list[ListColumn]:
-        """The column of names, where any of these jobs has one."""
+        """Return the column of names, if any of these jobs has one."""
         def name(row: Any) -> str:
             return shown(row.called if isinstance(row, JobEnd) else name_of(row))
 
@@ -203,7 +202,7 @@ def _body(snapshot: Snapshot, ends: Sequence[JobEnd], width: int, room: int, now
     apps = {job["id"]: shown(job["app"]) for job in snapshot["jobs"]}
 
     def first(part: Sequence[Job], before: int, rows: int) -> int:
-        """The first row shown, so that the selected one is seen."""
+        """Return the first row to show, so that the selected one is visible."""
         at = (place if place is not None else -1) - before
         return max(0, min(at - rows // 2, len(part) - rows)) if 0 <= at < len(part) else 0
 
@@ -225,8 +224,8 @@ def _body(snapshot: Snapshot, ends: Sequence[JobEnd], width: int, room: int, now
 
 
 def _shares(room: int, wants: Sequence[int], first: int) -> list[int]:
-    """Lines for running, waiting and ended jobs: a third for each, more where others need less;
-    at least one for the list `first`, if there is any."""
+    """Return the numbers of lines for running, waiting and ended jobs: a third for each, more if others need less;
+    at least one for the list `first`, if it has any jobs."""
     given = [0] * len(wants)
     for share in (max(1, room // 3), room):
         for part in sorted(range(len(wants)), key=lambda part: (part != first, part)):
@@ -250,7 +249,7 @@ def _help(width: int, glyphs: Glyphs) -> list[Line]:
 
 
 def _foot(snapshot: Snapshot | None, view: View, status: Span, width: int) -> Line:
-    """The last line: a question, the filter being typed, the last message, or the keys."""
+    """Return the last line: a question, the filter being typed, the last message, or the keys."""
     if view.mode == "cancel" and snapshot is not None:
         app = next((job["app"] for job in snapshot["jobs"] if job["id"] == view.selected), "")
         return [(f"y/n: cancel job {view.selected} {shown(app)}?", "ask")]

@@ -1,4 +1,4 @@
-"""The nodes in `vrm top`: each core with the mark of its job."""
+"""The nodes in `vrm top`: each core shows the mark of its job."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from vrm.report.tables import follows, shown
 from vrm.model.forms.hosts import fold as fold_nodes
 
 COLOURS = 6
-"""Number of the styles job0, job1 ... by which jobs are told apart."""
+"""Number of styles job0, job1 ... that distinguish jobs."""
 MARKS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def mark(job_id: int) -> str:
-    """The letter that stands for a job on its cores; the same as long as it lives."""
+    """Return the letter of a job on its cores; it never changes."""
     return MARKS[job_id % len(MARKS)]
 
 
 def colour(job_id: int) -> str:
-    """The style in which a job is drawn: jobs with the same letter have different ones."""
+    """Return the style of a job: jobs with the same letter have different styles."""
     return f"job{(job_id + job_id // len(MARKS)) % COLOURS}"
 
 
@@ -34,8 +34,8 @@ _plain_name = re.compile(r"\w[\w.-]*", re.ASCII).fullmatch
 
 @lru_cache(maxsize=4096)
 def fold(nodes: tuple[str, ...]) -> str:
-    """Names of nodes as one short text."""
-    if not nodes or not all(map(_plain_name, nodes)):  # ClusterShell reads more than names
+    """Return the names of nodes as one short text."""
+    if not nodes or not all(map(_plain_name, nodes)):  # ClusterShell would interpret special characters
         return shown(",".join(nodes))
     return fold_nodes(nodes)
 
@@ -45,20 +45,20 @@ _GPUS = "GPU "
 
 @dataclass(frozen=True)
 class _Cell:
-    """Nodes with the same jobs on the same cores, as they are drawn."""
+    """Nodes with the same jobs on the same cores, drawn as one."""
 
     label: str
     marks: list[list[int | None]]  # by socket
     up: bool
-    gpus: list[int | None]  # who has each
+    gpus: list[int | None]  # the job that has each
 
 
 def draw_nodes(nodes: Sequence[Mapping[str, Any]], width: int, rows: int, selected: int | None,
            glyphs: Glyphs) -> list[Line]:
-    """The nodes with the letter of a job on every core, in at most `rows` lines and a heading.
+    """Return the nodes with the letter of a job on every core, in a heading and at most `rows` lines.
 
-    What does not fit otherwise: neighbours with the same jobs are drawn once, then a mark
-    stands for several cores, then the last nodes are left out.
+    If there is not enough room, neighbours with the same jobs are drawn once; then one mark
+    represents several cores; then the last nodes are left out.
     """
     if rows < 1 or not nodes:
         return []
@@ -91,7 +91,7 @@ def _cells(nodes: Sequence[Mapping[str, Any]], fold: bool) -> list[_Cell]:
 
 
 def _measures(cells: Sequence[_Cell], width: int, scale: int) -> tuple[int, int, int]:
-    """Columns of the longest label and of the widest node, and how many stand side by side."""
+    """Return the columns of the longest label and of the widest node, and how many nodes fit side by side."""
     label = min(max(columns(cell.label) for cell in cells), max(4, width // 2))
     marks = max(4, max(sum(math.ceil(len(slots) / scale) + 1 for slots in cell.marks) - 1
                        + (len(_GPUS) + 1 + len(cell.gpus)) * bool(cell.gpus) for cell in cells))
@@ -140,6 +140,6 @@ def _marks(cell: _Cell, scale: int, width: int, selected: int | None,
 
 
 def _most(slots: Sequence[int | None]) -> int | None:
-    """The job that has most of these cores; free only if all are."""
+    """Return the job that has most of these cores; None only if all are free."""
     there = [job for job in slots if job is not None]
     return max(dict.fromkeys(there), key=there.count) if there else None

@@ -1,4 +1,4 @@
-"""The jobs in `vrm top`: tables of those that run, wait, and have ended."""
+"""The jobs in `vrm top`: tables of running, waiting and ended jobs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from vrm.report.tables import (duration, remaining,
 from vrm.ext.top.cells import Glyphs, Line, draw_bar, fill, pad
 from vrm.ext.top.top_nodes import colour, fold, mark
 from vrm.ext.top.top_view import JobEnd, Job
-from vrm.system.printing.moments import moment_text
+from vrm.system.printing.local_times import local_time_text
 
 
 @dataclass(frozen=True)
 class ListColumn:
-    """A column of a list: `cell` draws a row in so many columns, of which it needs `least` and can
-    use `most`. Those of low `rank` are kept longest on a narrow screen."""
+    """A column of a list. `cell` draws a row in a given number of columns, at least `least` and at most `most`. Columns
+    with low `rank` are kept longest on a narrow screen."""
 
     title: str
     least: int
@@ -31,13 +31,13 @@ class ListColumn:
 
 def text_of(value: Callable[[Any], str], style: str | Callable[[Any], str] = "plain"
           ) -> Callable[[Any, int], Line]:
-    """Draws a cell from a function that gives the text of a row; `style` is that of the text."""
+    """Return a `cell` function that draws the text `value` of a row in `style`."""
     return lambda row, width: [(value(row), style if isinstance(style, str) else style(row))]
 
 
 def running_columns(now: float, partners: Mapping[int, Sequence[int]], apps: Mapping[int, str],
                      glyphs: Glyphs) -> list[ListColumn]:
-    """The columns of the list of running jobs; `partners` are the jobs on the same sockets, by id."""
+    """Return the columns of the list of running jobs; `partners`: by id, the jobs on the same nodes."""
     def late(job: Job) -> bool:
         return remaining(job, now) < 0
 
@@ -67,14 +67,14 @@ def running_columns(now: float, partners: Mapping[int, Sequence[int]], apps: Map
 
 
 def _progress(job: Job, now: float) -> float:
-    """The share of its estimate that a job has run; above 1 when it is overdue."""
+    """Return the fraction of its estimate that a job has run; above 1 if it is overdue."""
     ran = max(0.0, now - job["start"])
     share = ran / job["estimate"] if job["estimate"] > 0 else 1.0
     return share if math.isfinite(share) else 0.0
 
 
 def waiting_columns(now: float, exclusive: bool = False) -> list[ListColumn]:
-    """Of jobs that wait; `exclusive`: some of them share no node."""
+    """Return the columns of the list of waiting jobs; `exclusive`: some of these jobs share no node."""
     def starts(job: Job, width: int) -> Line:
         if job.get("held"):
             return [("held", "warn")]
@@ -89,7 +89,7 @@ def waiting_columns(now: float, exclusive: bool = False) -> list[ListColumn]:
         moment = job.get("expected_start")
         if moment is None:
             return [(shown(job["why"]), "dim")]
-        return [(_whole(f"{moment_text(moment)}, in {duration(max(0.0, moment - now))}", width), "good")]
+        return [(_whole(f"{local_time_text(moment)}, in {duration(max(0.0, moment - now))}", width), "good")]
 
     return [
         ListColumn("Ranks", 5, 5, 5, text_of(lambda job: f"{job['procs']:>5}"), right=True),
@@ -102,12 +102,12 @@ def waiting_columns(now: float, exclusive: bool = False) -> list[ListColumn]:
 
 
 def _whole(moment: str, width: int) -> str:
-    """A moment and what is said of it; alone where there is no room for both."""
+    """Return a time with its details; only the time if there is no room for both."""
     return moment if len(moment) <= width else moment.partition(" (")[0].partition(", in ")[0]
 
 
 def ended_columns() -> list[ListColumn]:
-    """The columns of the list of ended jobs."""
+    """Return the columns of the list of ended jobs."""
     def why(end: JobEnd) -> str:
         return shown(end.reason)
 
@@ -116,7 +116,7 @@ def ended_columns() -> list[ListColumn]:
 
     return [
         ListColumn("Status", 9, 10, 3, text_of(lambda end: shown(end.status), style)),
-        ListColumn("At", 8, 8, 4, text_of(lambda end: "" if end.end is None else moment_text(end.end))),
+        ListColumn("At", 8, 8, 4, text_of(lambda end: "" if end.end is None else local_time_text(end.end))),
         ListColumn("After", 9, 9, 5,
                 text_of(lambda end: "" if end.took is None else f"{_took(end.took):>9}"),
                 right=True),
@@ -134,7 +134,7 @@ def _took(seconds: float) -> str:
 
 def table(heading: str, rows: Sequence[Any], shape: Sequence[ListColumn], width: int, ids: int,
            app: int, selected: int | None, glyphs: Glyphs) -> list[Line]:
-    """A heading and its rows: mark, id, application, then what of the columns has room."""
+    """Return a heading and its rows: mark, id, application, then the columns that fit."""
     start = 2 + ids + 1
     app = max(4, min(app, width - start))
     left = width - start - app

@@ -1,6 +1,6 @@
-"""What `vrm top` shows of a snapshot, and what the keys do to that.
+"""Selects what `vrm top` shows of a snapshot, and handles the keys that change it.
 
-Pure functions, but for `read_ends`.
+All functions are pure except `read_ends`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from vrm.results.state import Snapshot, current, label
 Job = Mapping[str, Any]
 Command = dict[str, Any]
 ORDERS = ("queue", "id", "app", "time")
-"""How the lists can be sorted: as they run and wait, or by id, application, or time left."""
+"""Sort orders of the lists: as they run and wait, or by id, application, or time left."""
 
 
 @dataclass(frozen=True)
 class View:
-    """What the user has chosen to see. Only `press` changes it.
+    """The user's choice of what to show. Only `press` changes it.
 
     `mode` is list, help, filter (its text is being typed) or cancel (a question waits for y or n).
     """
 
     selected: int | None = None  # a job's id
-    row: int = 0                    # where that job stood among all, for when it is gone
+    row: int = 0                    # the index of that job, for when it is gone
     wanted: str = ""                # the filter
     order: str = ORDERS[0]
     nodes: str = "some"             # some, all or none of them
@@ -58,7 +58,7 @@ class JobEnd:
 
 
 def jobs_in_view(snapshot: Snapshot, view: View, now: float) -> tuple[list[Job], list[Job]]:
-    """The running and the waiting jobs that the filter lets pass, in the chosen order."""
+    """Return the running and the waiting jobs that match the filter, in the chosen order."""
     wanted = view.wanted.strip().lower()
     jobs = [job for job in current(snapshot)["jobs"] if not wanted or wanted in _searched(job)]
     running = sorted((job for job in jobs if job["state"] == "running"),
@@ -74,7 +74,7 @@ def jobs_in_view(snapshot: Snapshot, view: View, now: float) -> tuple[list[Job],
 
 
 def name_of(job: Job) -> str:
-    """What tells a job from others of its program."""
+    """Return what distinguishes a job from other jobs of its program: name, index and arguments."""
     return " ".join(filter(None, (label(job), job["args"])))
 
 
@@ -85,7 +85,7 @@ def _searched(job: Job) -> str:
 
 
 def chosen(jobs: Sequence[Job], view: View) -> int | None:
-    """The place among the jobs of the selected one; when it is gone, that of its successor."""
+    """Return the index of the selected job; if it is gone, the index of its successor; None without a selection."""
     if not jobs or view.selected is None:
         return None
     for place, job in enumerate(jobs):
@@ -95,9 +95,9 @@ def chosen(jobs: Sequence[Job], view: View) -> int | None:
 
 
 def read_ends(path: PathLike, count: int = 100) -> list[JobEnd]:
-    """The last jobs of `jobs.csv`, the latest first; none when there is no such file.
+    """Return the last jobs of `jobs.csv`, the latest first; empty if there is no such file.
 
-    Only the file's end is read. What cannot be read as a job's line is passed over.
+    Only the end of the file is read. Lines that are not valid job lines are skipped.
     """
     return [_end(row) for values in read_last(path, count) for row in rows_of(values)][::-1]
 
@@ -113,7 +113,7 @@ def _end(row: JobRow) -> JobEnd:
 
 def press(view: View, key: str, jobs: Sequence[Job], page: int = 10
           ) -> tuple[View, Command | None]:
-    """What a key changes, and the command to send to the manager, if any.
+    """Return the view after a key, and the command to send to the manager, if any.
 
     Keys are single characters and up, down, pageup, pagedown, home, end, enter, escape,
     backspace. `jobs` are those in view, running ones first.
@@ -145,7 +145,7 @@ def press(view: View, key: str, jobs: Sequence[Job], page: int = 10
 
 
 def _show(view: View, key: str) -> View:
-    """What a key that is about no job changes."""
+    """Return the view after a key that does not concern a job."""
     if key == "s":
         order = ORDERS[(ORDERS.index(view.order) + 1) % len(ORDERS)]
         return replace(view, order=order)

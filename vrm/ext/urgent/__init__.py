@@ -1,1 +1,1 @@
-"""An urgent job starts now, or by a time: other jobs lend cores, stand still, or wait again for it."""
+"""Urgent jobs, which start now or by a given time: for them other jobs lend cores, are paused, or are requeued."""

@@ -1,7 +1,7 @@
-"""The batch system around the run: nodes, end of the allocation, scripts to submit.
+"""The batch system around the run: its nodes, the end of the allocation, and scripts to submit.
 
-A file of this folder with a batch system in it registers that. Where the environment is that of several,
-these come first, by name, then those of extensions.
+A file of this folder that defines a batch system registers it. If an environment matches several,
+those of this folder come first, by name, then those of extensions.
 """
 
 from importlib import import_module

@@ -1,16 +1,16 @@
-"""Processes of jobs that belong to the batch job around vrm, so that they end and stop with it.
+"""Adds the processes of jobs to the batch job around vrm, so that they end and stop with it.
 
-Slurm, and sites that confine jobs by control groups, see to this by themselves. OpenPBS and PBS
-Professional know a job by the sessions in it: that of the job's script, and those which
-`pbs_attach` adds. vrm's jobs have sessions of their own, and what ssh starts on other nodes does,
-too. Without pbs_attach they outlive `qdel -W force`, or a vrm that was killed, and they compute on
-while PBS has suspended the job and given its cores away.
+Slurm, and sites that confine jobs by control groups, do this themselves. OpenPBS and PBS
+Professional identify a job by its sessions: the session of the job's script, and those that
+`pbs_attach` adds. vrm's jobs have sessions of their own, and so do processes that ssh starts on
+other nodes. Without pbs_attach they outlive `qdel -W force` or a killed vrm, and they continue to
+compute while PBS has suspended the job and given its cores to others.
 
 | session | is added by |
 |---|---|
 | of a job on vrm's node (mpirun, or the program itself) | `Adoption`, ATTACH_AFTER seconds after its start |
-| of vrm's agent and runner on another node, with the programs that it starts | the command that ssh is given, see `vrm.live.nodes.agents` |
-| of mpirun's daemon on another node | Open MPI, as whose launch agent pbs_attach is set |
+| of vrm's agent and runner on another node, with the programs that it starts | the command that ssh runs, see `vrm.live.nodes.agents` |
+| of mpirun's daemon on another node | Open MPI, which uses pbs_attach as its launch agent |
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from collections.abc import Mapping
 from vrm.live.batch.allocation import attach_command
 
 ATTACH_AFTER = 1.0
-"""Seconds after which a job that still runs is added: each one is a record more in PBS."""
+"""Seconds after which a job that still runs is added; each addition is one more record in PBS."""
 
 GIVEN_UP_AFTER = 5.0
-"""Seconds that pbs_attach may take."""
+"""Maximum seconds that pbs_attach may take."""
 
 
 class Adoption:
-    """Adds the sessions of jobs to the batch job, one after the other and without ever waiting.
+    """Adds the sessions of jobs to the batch job, one after the other and without ever blocking.
 
-    `command` is that of `vrm.live.batch.allocation.attach_command`; without it nothing is done. `trouble` says why the last
-    session could not be added.
+    `command` comes from `vrm.live.batch.allocation.attach_command`; if it is empty, nothing is done. `trouble`: why the
+    last session could not be added.
     """
 
     def __init__(self, command: tuple[str, ...], env: Mapping[str, str] | None = None) -> None:
@@ -45,23 +45,23 @@ class Adoption:
         self._since = 0.0
 
     def add(self, job_id: int, session: int, now: float) -> None:
-        """Add a session after a while, if its job still runs then."""
+        """Add a session after ATTACH_AFTER seconds, if its job still runs then."""
         if self._command:
             self._waiting.append((now + ATTACH_AFTER, job_id, session))
 
     def attach(self, session: int) -> None:
-        """Add a session of vrm's own at once, without waiting for that."""
+        """Add a session of vrm's own at the next `poll`, without the delay."""
         if self._command:
             self._waiting.appendleft((0.0, -1, session))
 
     def deadline(self, now: float) -> float:
-        """When to call `poll` again, on its clock."""
+        """Return when to call `poll` again, on its clock."""
         if self._process is not None:
             return now + 0.05
         return self._waiting[0][0] if self._waiting else float("inf")
 
     def poll(self, now: float, sessions: Mapping[int, int | None]) -> None:
-        """Go on; `sessions` are those of the jobs that run, by id."""
+        """Add the sessions that are due; `sessions` are those of the running jobs, by id."""
         if self._process is not None:
             if self._process.poll() is None:
                 if now < self._since + GIVEN_UP_AFTER:
@@ -94,8 +94,8 @@ class Adoption:
 
 
 def launch_agent(major: int, env: Mapping[str, str]) -> dict[str, str]:
-    """The variables by which mpirun of Open MPI starts its daemons on other nodes inside the batch
-    job; none where that is not necessary."""
+    """Return the variables that make mpirun of Open MPI start its daemons on other nodes inside the batch job; empty if
+    that is not necessary."""
     command = " ".join(attach_command(env))
     if not command:
         return {}

@@ -1,13 +1,13 @@
-"""Which nodes this run owns, and until when: asked of the batch system around it.
+"""Finds out which nodes this run may use, and until when, from the batch system around it.
 
 | kind | nodes | cores of each | end |
 |---|---|---|---|
-| hostfile | the file that the configuration names (`vrm.live.batch.hostfile`) | `slots=N`, `name:N` | that of the batch job around, if there is one |
-| a batch system | as its file in this package says | the same | the same |
-| machine | this one | | never |
+| hostfile | the file that the configuration names (`vrm.live.batch.hostfile`) | `slots=N`, `name:N` | the end of the surrounding batch job, if any |
+| a batch system | see its file in this package | likewise | likewise |
+| machine | this machine | | never |
 
-CPUs that batch systems count may be hardware threads: what is really there, and what a cpuset leaves
-of it, is for the probe to say.
+The CPUs that batch systems count may be hardware threads. The probe on the node finds out what is really there, and
+what a cpuset leaves of it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import re
 from dataclasses import dataclass, field
 from collections.abc import Mapping, Sequence
 
-from vrm.live.batch.asking import ANSWER_SECONDS, answer_of
+from vrm.live.batch.queries import ANSWER_SECONDS, command_output
 from vrm.live.batch.base import BatchJob, NodeShare, PathLike, around, read_text, systems
 from vrm.live.batch.hostfile import parse_hostfile
 from vrm.system.hosts import host_name
@@ -25,9 +25,9 @@ from vrm.system.hosts import host_name
 class Allocation:
     """Nodes by the names that launchers use, in the batch system's order, each once.
 
-    `cores` are those granted on a host, as far as the batch system tells. `job` is the batch
-    job's id. `end` is when it ends in seconds since the epoch, None if that is never or not
-    known. `runs` is how often it was begun (0: not said).
+    `cores`: cores granted on a host, as far as the batch system reports them. `job`: the batch job's id. `end`: when it
+    ends in seconds since the epoch; None if never or not known. `runs`: how often the batch job was started (0: not
+    known).
     """
 
     kind: str
@@ -40,10 +40,10 @@ class Allocation:
 
 
 def find_allocation(env: Mapping[str, str], hostfile: PathLike | None = None) -> Allocation:
-    """The allocation that the environment tells of, or a file of hosts; else this machine.
+    """Return the allocation of the environment or of a host file; without either, this machine.
 
-    Asks the batch system's programs for what the environment does not say, each for at most
-    `ANSWER_SECONDS`. Raises AllocationError when nodes are named in a way that makes no sense.
+    Queries the batch system's programs for what the environment does not contain, each for at most
+    `ANSWER_SECONDS`. Raises AllocationError if the names of the nodes are invalid.
     """
     batch = around(env)
     hosts: dict[str, int]
@@ -58,7 +58,7 @@ def find_allocation(env: Mapping[str, str], hostfile: PathLike | None = None) ->
     shares: dict[str, NodeShare] = {}
     if batch is not None:
         def run(argv: Sequence[str]) -> str:
-            return answer_of(argv, env, ANSWER_SECONDS)
+            return command_output(argv, env, ANSWER_SECONDS)
 
         if hostfile is None:
             cores.update(batch.granted(said, hosts, run))
@@ -70,27 +70,26 @@ def find_allocation(env: Mapping[str, str], hostfile: PathLike | None = None) ->
 
 
 def end_of(allocation: Allocation, env: Mapping[str, str]) -> float | None:
-    """When the allocation ends, asked anew: administrators extend jobs.
+    """Query again when the allocation ends, because administrators may extend jobs.
 
     Waits for the answer, at most `ANSWER_SECONDS` for each program: call it in a thread.
-    What `allocation` says is the answer if the batch system gives none.
+    Without an answer, return the end in `allocation`.
     """
     said = ask(env).end
     return allocation.end if said is None else said
 
 
 def batch_system(env: Mapping[str, str]) -> str:
-    """The batch system whose job this environment is of, "" for none."""
+    """Return the name of the batch system whose job has this environment; "" if none."""
     system = around(env)
     return system.name if system else ""
 
 
 def batch_job(env: Mapping[str, str], runs: int = 0) -> str:
-    """Which batch job this environment is of, such as `slurm 4711`; empty outside of one.
+    """Return the batch job that has this environment, such as `slurm 4711`; "" outside of one.
 
-    A job that the batch system has put back into its queue and runs again is another one:
-    `slurm 4711 again 1`. `runs` is how often it was begun, where the batch system's programs say
-    it.
+    A job that the batch system has requeued and runs again is another one: `slurm 4711 again 1`. `runs`: how often it
+    was started, if the batch system's programs report that.
     """
     system = around(env)
     job = system.job_id(env) if system else ""
@@ -101,31 +100,31 @@ def batch_job(env: Mapping[str, str], runs: int = 0) -> str:
 
 
 def kill_delay(job: str) -> float:
-    """Seconds that the batch system of a job such as `slurm 4711` leaves between its SIGTERM and
-    its SIGKILL, where the site has not changed it; the shortest known for others."""
+    """Return the seconds that the batch system of a job such as `slurm 4711` waits between SIGTERM and
+    SIGKILL, unless the site has changed it; for an unknown system, the shortest delay of the known ones."""
     system = systems().get(job.partition(" ")[0])
     known = [each.kill_delay for each in systems().values() if each.kill_delay is not None]
     return min(known) if system is None or system.kill_delay is None else system.kill_delay
 
 
 def attach_command(env: Mapping[str, str]) -> tuple[str, ...]:
-    """What adds a session to the batch job of this environment, before `-p PID` or a command; none
-    where there is no batch job, or that is not needed."""
+    """Return the command that adds a session to the batch job of this environment, to be followed by `-p PID` or a
+    command; empty if there is no batch job, or if adding is not needed."""
     system = around(env)
     return system.attach_command(env) if system else ()
 
 
 def ask(env: Mapping[str, str], seconds: float = ANSWER_SECONDS) -> BatchJob:
-    """Ask the batch system of a job: its programs one after the other, of which each may take so
-    many seconds and the first with an answer counts; else what the environment says."""
+    """Query the batch system of a job. Its programs are called one after the other, each for at most `seconds`, until
+    one answers; without an answer, use the environment."""
     system = around(env)
     if system is None:
         return BatchJob()
     job = system.job_id(env)
-    # The id becomes a word of a command line: it must look like one.
+    # The id becomes an argument of a command: it must look like an id.
     if re.fullmatch(r"[A-Za-z0-9][\w.\[\]-]*", job):
         for argv, parse in system.questions(job):
-            answer = parse(answer_of(argv, env, seconds))
+            answer = parse(command_output(argv, env, seconds))
             if answer.end is not None or answer.cores:
                 return answer
     return BatchJob(system.own_end(env))

@@ -1,7 +1,7 @@
-"""What vrm asks of a batch system, and the registry of those it knows.
+"""The interface of a batch system, and the registry of the known ones.
 
-A batch system is one file with a subclass of `BatchSystem` and `@register`. Nothing else names it:
-the allocation, the environment of jobs, `vrm script` and `vrm init` ask the registry.
+A batch system is one file with a subclass of `BatchSystem` and `@register`. No other file names it:
+the allocation, the environment of jobs, `vrm script` and `vrm init` use the registry.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ Environment = Mapping[str, str]
 
 
 class AllocationError(Exception):
-    """The nodes of this run are not known; the text says where that shows and what to do."""
+    """The nodes of this run cannot be determined; the text gives the place and the remedy."""
 
 
-class WrapperError(ValueError):
-    """A script that cannot be written as wished; the text says why and what to do."""
+class BatchScriptError(ValueError):
+    """The requested script cannot be written; the text gives the reason and the remedy."""
 
 
 @dataclass(frozen=True)
 class NodeShare:
-    """What a batch system gives of a node, beside cores: bytes of `memory` (0: not said), the number of
-    `gpus` (None: not said), and their `indices` on the node, whatever number they have inside the job
-    (None: not said)."""
+    """What a batch system grants on a node besides cores: bytes of `memory` (0: not known), the number of
+    `gpus` (None: not known), and their `indices` on the node, which may differ from their numbers inside the job
+    (None: not known)."""
 
     memory: int = 0
     gpus: int | None = None
     indices: tuple[int, ...] | None = None
 
     def __add__(self, other: NodeShare) -> NodeShare:
-        """Those of two parts of a node."""
+        """Return the sum of two shares of one node."""
         gpus = None if self.gpus is None and other.gpus is None else (
             (self.gpus or 0) + (other.gpus or 0))
         indices = None if self.indices is None and other.indices is None else tuple(
@@ -51,9 +51,9 @@ class NodeShare:
 
 @dataclass(frozen=True)
 class BatchJob:
-    """What a batch system says of a job. `end` is in seconds since the epoch (None: not said),
-    `cores` are those granted on the nodes as it names them, `runs` is how often the job was begun
-    (0: not said). `shares` are what else is granted there."""
+    """What a batch system reports about a job. `end`: seconds since the epoch (None: not known). `cores`: cores
+    granted, by the batch system's names of the nodes. `runs`: how often the job was started (0: not known). `shares`:
+    other resources granted there."""
 
     end: float | None = None
     cores: Mapping[str, int] = field(default_factory=dict)
@@ -62,18 +62,17 @@ class BatchJob:
 
 
 Question = tuple[Sequence[str], Callable[[str], BatchJob]]
-"""A command, and what makes an answer of its output."""
+"""A command, and the function that parses its output."""
 
 
 @dataclass(frozen=True)
-class Wrapper:
-    """What the script asks for.
+class BatchScript:
+    """The options of a script that runs vrm in a batch job.
 
-    `command` is vrm's argument list, `cores` those of each node (None: all it has), `memory` MiB
-    for each core (None: the site's default), `walltime` seconds, `warning` those before the end
-    at which the batch system sends SIGUSR1 (None: its default), `chain` how many allocations
-    follow one another, `file` where the script will stand, `directives` further options for the
-    batch system.
+    `command`: vrm's argument list. `cores`: cores per node (None: all of them). `memory`: MiB per core (None: the
+    site's default). `walltime`: seconds. `warning`: seconds before the end at which the batch system sends SIGUSR1
+    (None: its default). `chain`: number of allocations that follow one another. `file`: path of the script.
+    `directives`: further options for the batch system.
     """
 
     command: tuple[str, ...]
@@ -93,25 +92,25 @@ class Wrapper:
 
 
 class BatchSystem:
-    """A batch system. The defaults are those of one that tells nothing more than its nodes.
+    """A batch system. The defaults are those of one that reports only its nodes.
 
-    | attribute | what it is |
+    | attribute | meaning |
     |---|---|
     | `name` | its name in records, such as `slurm` in `slurm 4711`, and the option of `vrm script` |
     | `title` | its name for people |
-    | `signs` | variables of which one at least is set in its jobs |
-    | `ids` | variables with the job's id, the first that is set counts |
-    | `kill_delay` | seconds from SIGTERM to SIGKILL as it comes; None: not known |
-    | `openmpi_overlooks` | variables with which Open MPI 4.1, and 5, ignores it and starts ranks by ssh |
+    | `signs` | variables; at least one of them is set in its jobs |
+    | `ids` | variables with the job's id; the first that is set counts |
+    | `kill_delay` | default seconds from SIGTERM to SIGKILL; None: not known |
+    | `openmpi_overlooks` | variables that make Open MPI 4.1, and 5, ignore it and start ranks by ssh |
     | `hydra_settings` | variables that Hydra needs inside its jobs |
-    | `step_wishes` | pattern of the variables of a job that its own launcher would take as wishes for each step |
+    | `step_requests` | pattern of a job's variables that its own launcher would take as options of each step |
     | `submit` | the program that submits a script; empty: vrm writes no scripts for it |
-    | `settings_variable`, `settings_files` | what names its configuration, and where that is else: absolute, or from the prefix of the submit program on |
-    | `directive` | what stands behind `#` in lines of the script that are for it |
+    | `settings_variable`, `settings_files` | the variable that names its configuration file, and where the file is otherwise: absolute, or relative to the prefix of the submit program |
+    | `directive` | the word after `#` in the script's lines for it |
     | `script_help` | the help of the option of `vrm script` |
-    | `queue_word` | what it calls a queue |
-    | `ask_whole` | how all cores of nodes are asked for, with `{cores}` for those of a node |
-    | `whole_nodes` | whether `--exclusive` alone gives all cores of a node |
+    | `queue_word` | its term for a queue |
+    | `ask_whole` | how to request all cores of nodes, with `{cores}` for the cores of a node |
+    | `whole_nodes` | whether `--exclusive` alone grants all cores of a node |
     """
 
     name = ""
@@ -121,7 +120,7 @@ class BatchSystem:
     kill_delay: float | None = None
     openmpi_overlooks: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
     hydra_settings: Mapping[str, str] = {}
-    step_wishes = ""
+    step_requests = ""
     submit = ""
     settings_variable = ""
     settings_files: tuple[str, ...] = ()
@@ -131,82 +130,81 @@ class BatchSystem:
     whole_nodes = False
     ask_whole = "for all of their cores"
 
-    # Of a job around vrm.
+    # The batch job around vrm.
 
     def is_around(self, env: Environment) -> bool:
-        """Whether this is the environment of one of its jobs."""
+        """Return whether this is the environment of one of its jobs."""
         return any(env.get(name) for name in self.signs)
 
     def job_id(self, env: Environment) -> str:
-        """The job's id; "" where it is not said."""
+        """Return the job's id; "" if the environment does not have it."""
         return next((env[name] for name in self.ids if env.get(name)), "")
 
     def hosts(self, env: Environment) -> dict[str, int]:
-        """The nodes in their order, with the cores granted on each (0: not said). Raises
-        AllocationError."""
+        """Return the nodes in their order, with the cores granted on each (0: not known). Raises AllocationError."""
         raise NotImplementedError
 
     def questions(self, job: str) -> Sequence[Question]:
-        """What to ask its programs about a job, one after the other, until one answers."""
+        """Return the queries of its programs about a job; they are made one after the other until one answers."""
         return ()
 
     def own_end(self, env: Environment) -> float | None:
-        """When the job ends by its environment alone: seconds since the epoch, None: not said."""
+        """Return when the job ends according to its environment alone: seconds since the epoch; None if not known."""
         return None
 
     def granted(self, answer: BatchJob, hosts: Mapping[str, int], run: Callable[[Sequence[str]], str]
                 ) -> dict[str, int]:
-        """The cores of `answer` by the names of `hosts`; `run` gives the output of a command."""
+        """Return the cores of `answer` by the names in `hosts`; `run` returns the output of a command."""
         return {host: answer.cores[host] for host in hosts if answer.cores.get(host)}
 
     def shares(self, env: Environment, answer: BatchJob, hosts: Mapping[str, int],
                run: Callable[[Sequence[str]], str]) -> dict[str, NodeShare]:
-        """Memory and GPUs that are granted, by the names of `hosts`; of those that are not there nothing
-        is said. `run` gives the output of a command."""
+        """Return the memory and GPUs granted on `hosts`, by name; a missing host means that nothing is known. `run`
+        returns the output of a command."""
         return {}
 
     def restarts(self, env: Environment, runs: int) -> int:
-        """How often the job was put back into the queue and begun again. `runs` is how often it
-        was begun, where its programs say it."""
+        """Return how often the job was requeued and started again. `runs`: how often it was started, if its programs
+        report that."""
         return max(0, runs - 1)
 
     def attach_command(self, env: Environment) -> tuple[str, ...]:
-        """What adds a session to the job, before `-p PID` or a command; none where that is not
-        needed (see `vrm.live.batch.adoption`)."""
+        """Return the command that adds a session to the job, to be followed by `-p PID` or a command; empty if that is
+        not needed (see `vrm.live.batch.adoption`)."""
         return ()
 
-    # Of the environment of vrm's jobs.
+    # The environment of vrm's jobs.
 
     def job_environment(self, env: Environment, slots: Sequence[int]) -> dict[str, str]:
-        """Variables that every job needs inside; `slots` are the cores of every node in use."""
+        """Return variables that every job needs; `slots` are the cores of every node in use."""
         return {}
 
     def step_gpus(self, gpus: Sequence[int]) -> dict[str, str]:
-        """Variables by which what it starts on some nodes of a job has the job's GPUs there: `gpus` are
-        their numbers."""
+        """Return variables that give the GPUs of a job to the steps that it starts on some of its nodes; `gpus` are the
+        numbers of GPUs on these nodes."""
         return {}
 
     def openmpi_slots(self, env: Environment) -> Mapping[str, int] | None:
-        """The slots that Open MPI finds by short host name; None where it finds all cores, or
-        this is none of its jobs."""
+        """Return the slots that Open MPI finds, by short host name; None if it finds all cores, or if this is not a job
+        of the batch system."""
         return None
 
-    # Of scripts.
+    # Scripts.
 
-    def check_script(self, wrapper: Wrapper) -> None:
-        """Raise WrapperError where it could not do as wished."""
+    def check_script(self, wrapper: BatchScript) -> None:
+        """Raise WrapperError if the batch system cannot do what is requested."""
 
-    def script_lines(self, wrapper: Wrapper) -> list[str]:
-        """What the script asks for: options, and comments that begin with `# `."""
+    def script_lines(self, wrapper: BatchScript) -> list[str]:
+        """Return the lines of the script for the batch system: options, and comments that begin with `# `."""
         raise NotImplementedError
 
-    def script_start(self, wrapper: Wrapper) -> list[str]:
-        """Lines that come before vrm's command."""
+    def script_start(self, wrapper: BatchScript) -> list[str]:
+        """Return lines that come before vrm's command."""
         return []
 
     def chain(self, file: str, rest: str) -> list[str]:
-        """What to type to submit a script (quoted) several times, one job after the other; `rest`
-        are the numbers from the second on."""
+        """Return what to type to submit a script (quoted) several times, one job after the other; `rest` are the
+        numbers from 2 on."""
         return [f"{self.submit} {file}"]
 
 
@@ -214,7 +212,7 @@ _REGISTERED: dict[str, BatchSystem] = {}
 
 
 def register(system: type[BatchSystem]) -> type[BatchSystem]:
-    """Class decorator that enters a batch system; a name that is taken is a ValueError."""
+    """Class decorator that registers a batch system. Raises ValueError if the name is already registered."""
     if system.name in _REGISTERED:
         raise ValueError(f"batch system {system.name} is registered already")
     _REGISTERED[system.name] = system()
@@ -223,41 +221,43 @@ def register(system: type[BatchSystem]) -> type[BatchSystem]:
 
 @functools.cache
 def systems() -> dict[str, BatchSystem]:
-    """The known ones by name, in the order in which they are asked: vrm's, then those of installed packages."""
+    """Return the known batch systems by name, in the order of queries: vrm's own, then those of installed packages."""
     plugins.use("vrm.batch_systems", frozenset(_REGISTERED), lambda plugin, system: register(system))
     return _REGISTERED
 
 
 def around(env: Environment) -> BatchSystem | None:
-    """The batch system whose job this environment is of, None for none."""
+    """Return the batch system whose job has this environment; None if there is none."""
     return next((system for system in systems().values() if system.is_around(env)), None)
 
 
-def with_scripts() -> list[BatchSystem]:
-    """Those for which vrm writes scripts."""
+def scriptable_systems() -> list[BatchSystem]:
+    """Return the batch systems for which vrm writes scripts."""
     return [system for system in systems().values() if system.submit]
 
 
-# ------------------------------------------------------------------- what their files have in common
+# ------------------------------------------------------------------- helpers of the batch systems' files
 
-MEND = ("start vrm inside the batch job's script, or name the nodes in a file of your own "
-        "(Hosts: {File: ...})")
-"""What to do where a batch job does not say which nodes it has."""
+REMEDY = ("start vrm inside the batch job's script, or name the nodes in a file of your own "
+          "(Hosts: {File: ...})")
+"""Advice if a batch job does not report which nodes it has."""
 
 
 def counted(hosts: Iterable[str], place: str) -> dict[str, int]:
-    """Hosts in their order with the times that each is named; their names are checked."""
+    """Return hosts in their order, with the number of times that each is named. Raises AllocationError for an invalid
+    name, or without any host."""
     counts = Counter(hosts)
     for host in counts:
         if not HOST.fullmatch(host):
-            raise AllocationError(f"{place}: `{host}` is not the name of a host; {MEND}")
+            raise AllocationError(f"{place}: `{host}` is not the name of a host; {REMEDY}")
     if not counts:
-        raise AllocationError(f"{place}: names no host; {MEND}")
+        raise AllocationError(f"{place}: names no host; {REMEDY}")
     return dict(counts)
 
 
-def read_text(path: PathLike, name: str, mend: str = MEND) -> str:
-    """The text of a file that `name` names; AllocationError when it cannot be read."""
+def read_text(path: PathLike, name: str, mend: str = REMEDY) -> str:
+    """Return the text of a file that the setting or variable `name` gives. Raises AllocationError if it cannot be
+    read."""
     try:
         return Path(path).read_text(errors="replace")
     except OSError as error:
@@ -265,13 +265,13 @@ def read_text(path: PathLike, name: str, mend: str = MEND) -> str:
 
 
 def whole(env: Environment, name: str) -> int:
-    """The number in a variable, 0 if it holds none."""
+    """Return the number in a variable; 0 if it has none."""
     text = env.get(name, "").strip()
     return int(text) if re.fullmatch(r"\d{1,6}", text) else 0
 
 
 def indices_of(text: str, between: str = ",") -> tuple[int, ...] | None:
-    """The numbers in a list such as `0,2-3`, None if it is none."""
+    """Return the numbers in a list such as `0,2-3`; None if it is not such a list."""
     numbers: list[int] = []
     for part in text.strip().split(between):
         match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", part.strip())
@@ -282,8 +282,8 @@ def indices_of(text: str, between: str = ",") -> tuple[int, ...] | None:
 
 
 def slots_of_lines(env: Environment, variable: str) -> Counter[str]:
-    """Slots by short host name in the file that a variable names: a line for each, or with their
-    number behind."""
+    """Return slots by short host name, from the file that a variable names. Each line is one slot, or a host and its
+    number of slots."""
     slots: Counter[str] = Counter()
     try:
         text = Path(env.get(variable, "")).read_text()

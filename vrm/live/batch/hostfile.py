@@ -1,4 +1,4 @@
-"""A file of hosts that the configuration names (`Hosts: File`), in place of a batch system's."""
+"""Reads a file of hosts that the configuration names (`Hosts: File`) instead of those of a batch system."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from vrm.model.forms.hosts import expand
 
 
 def parse_hostfile(text: str, place: str = "host file") -> dict[str, int]:
-    """The hosts of a file, and the cores of each that it grants (0: not said).
+    """Return the hosts of a file, with the cores that it grants on each (0: not given).
 
     A line is a name or a folded list, alone or with `slots=N` (as for Open MPI) or `:N` (as for
-    MPICH); `#` begins a comment. The cores of a host that is named again are added. Raises
-    AllocationError with all lines that are none.
+    MPICH); `#` begins a comment. The cores of a host that appears again are added. Raises
+    AllocationError with all invalid lines.
     """
     hosts: dict[str, int] = {}
     wrong = []

@@ -1,6 +1,7 @@
-"""The end of the allocation: until when jobs may start, and when the running ones must end.
+"""The end of the allocation: until when jobs may start, and when running jobs must end.
 
-The batch system is asked in a thread, since it may be slow to answer; administrators extend jobs.
+The batch system is queried in a thread, because it may answer slowly; the end may move, because administrators extend
+jobs.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ import time
 from collections.abc import Callable
 
 Ask = Callable[[], float | None]
-"""Asks when the allocation ends: epoch seconds of the wall clock, or None when it never does."""
+"""Query when the allocation ends: epoch seconds of the wall clock, or None if never."""
 
 ASK_EVERY = 60.0
-"""Seconds between two questions."""
+"""Seconds between two queries."""
 
 SPARE = 5.0
 """Seconds kept after the grace time of the last job, for the manager's own records."""
@@ -23,9 +24,9 @@ SPARE = 5.0
 class AllocationEnd:
     """When the allocation ends, on the clock of the manager.
 
-    `at` is the configuration's End.At: auto (what `ask` tells), never, or seconds from `start`.
-    `margin` seconds before the end nothing is started any more, and `grace` plus SPARE before it
-    the running jobs are ended. All times are in seconds; `start` and the moments given to the
+    `at`: the configuration's End.At, which is auto (`ask` is queried), never, or seconds from `start`.
+    From `margin` seconds before the end nothing is started, and `grace` plus SPARE seconds before it
+    the running jobs are ended. All times are in seconds; `start` and the times passed to the
     methods are of one clock that does not jump.
     """
 
@@ -35,30 +36,30 @@ class AllocationEnd:
         self.grace = grace
         self.end = start + at if isinstance(at, (int, float)) else math.inf
         self.trouble = ""
-        """Why the last question was not answered; empty when it was."""
+        """Why the last query failed; "" if it succeeded."""
         self._ask = ask if at == "auto" else None
         self._asked = -math.inf
-        self._answer: float | None = None  # seconds that are left, and when that was known
+        self._answer: float | None = None  # seconds left as of `_answered`
         self._answered = 0.0
         self._thread: threading.Thread | None = None
 
     @property
     def closing(self) -> float:
-        """From when on nothing starts; infinity when there is no end."""
+        """Time from which nothing starts; infinity if there is no end."""
         return self.end - self.margin
 
     @property
-    def last_call(self) -> float:
-        """When running jobs are told to end."""
+    def end_jobs_at(self) -> float:
+        """When running jobs are sent the signal to end."""
         return max(self.closing, self.end - self.grace - SPARE)
 
     def warned(self, now: float) -> None:
-        """The batch system has sent its warning; without a known end it is `margin` from now."""
+        """Take note of the batch system's warning. If the end is not known, it is `margin` seconds from now."""
         self.end = min(self.end, now + self.margin) if self.end == math.inf else self.end
         self._ask = None
 
     def poll(self, now: float, wait: float | None = None) -> bool:
-        """Ask again if it is time, and take an answer; whether the end has changed.
+        """Query again if that is due, and take an answer; return whether the end has changed.
 
         `wait`: seconds to wait for the answer, at the start of a run.
         """
@@ -78,7 +79,7 @@ class AllocationEnd:
         before = self.end
         self.end = math.inf if self._answer is None else \
             now + self._answer - (time.monotonic() - self._answered)
-        # Answers are whole seconds and need a moment: what differs less is the same end.
+        # Answers are in whole seconds and take a moment: a smaller difference is the same end.
         if abs(self.end - before) < 2.0:
             self.end = before
         return self.end != before
@@ -87,7 +88,7 @@ class AllocationEnd:
         assert self._ask is not None
         try:
             end = self._ask()
-        except Exception as error:  # whatever the batch system's client does wrong is told
+        except Exception as error:  # report every fault of the batch system's client
             self.trouble = f"{type(error).__name__}: {error}" if str(error) else repr(error)
             return
         self.trouble = ""

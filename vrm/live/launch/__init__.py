@@ -1,7 +1,7 @@
-"""How a job becomes processes: a file for each launcher, and the environment of jobs.
+"""Launchers, which start the processes of jobs: a file for each launcher, and the environment of jobs.
 
-A file of this folder with a launcher in it registers that. `Launcher.Kind: auto` looks for those of
-FIRST before the others, and for those of extensions last.
+Each file of this folder that contains a launcher registers it when it is imported. `Launcher.Kind: auto` tries those
+of FIRST before the others, and those of extensions last.
 """
 
 from importlib import import_module

@@ -1,7 +1,7 @@
-"""How a job becomes processes: the interface all launchers share, and their registry.
+"""The interface of all launchers, which turn a job into processes, and their registry.
 
-A launcher is one class in one file, registered by name; it turns a placement into an argument
-list, an environment and files, and knows how to read what its mpirun says. It starts nothing.
+A launcher is one class in one file, registered by name. It turns a placement into an argument list, an environment and
+files, and can read the output of its mpirun. It starts nothing itself.
 """
 
 from __future__ import annotations
@@ -27,30 +27,29 @@ PathLike = Union[str, "os.PathLike[str]"]
 LAUNCHERS = Registry("launcher", "vrm.launchers")
 
 _DISCONNECTED = re.compile(r"^vrm: the connection to (\S+) was lost$", re.MULTILINE)
-"""What the supervisor of a job on another node says (`vrm.live.spawn.supervisor`), and what starts the daemons of an
-mpirun (`vrm.live.relay.rsh_agent`)."""
+"""Line that the supervisor of a job on another node prints (`vrm.live.spawn.supervisor`), and the program that starts
+the daemons of an mpirun (`vrm.live.relay.rsh_agent`)."""
 
 
 class LaunchError(Exception):
-    """A job, or any job, cannot be launched; the text says why and what to do."""
+    """A job, or every job, cannot be launched; the text says why and what to do."""
 
 
 Found = TypeVar("Found")
 
 
-class NoProgram(LaunchError):
-    """The program of a launcher is not here; a launcher of another kind may do."""
+class LauncherNotFound(LaunchError):
+    """The program of a launcher is not installed here; a launcher of another kind may work."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What starts one job: the arguments, the whole environment, the files that must stand
-    before (path to text), and the CPUs to which it is bound before it starts (numbers of the
-    operating system; None leaves it to the launcher's program). `host`: the node on which it is
-    started, where that is not this machine and the launcher has no way of its own. `reports`: how
-    the lines are known in which the launcher's program reports bindings on standard error, one for
-    each rank: a beginning, and two texts behind it. They are kept out of the job's output. `daemons`: the program
-    starts daemons on other nodes through the launcher's `rsh_agent`."""
+    """The data to start one job: the arguments, the whole environment, the files that must exist before (path to
+    text), and the CPUs to which the job is bound before it starts (numbers of the operating system; None: the
+    launcher's program binds it). `host`: the node on which it is started, if that is not this machine and the launcher
+    cannot reach it by itself. `reports`: marks of the lines in which the launcher's program reports bindings on
+    standard error, one line per rank: a beginning, and two texts after it. These lines are kept out of the job's
+    output. `daemons`: the program starts daemons on other nodes through the launcher's `rsh_agent`."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -62,8 +61,8 @@ class Launch:
 
 
 class AppContext(NamedTuple):
-    """One program of a job, with its arguments, the number of its ranks and the cores of each. The ranks of a job's
-    programs are numbered through."""
+    """One program of a job, with its arguments, the number of its ranks and the cores of each. The rank numbers of a
+    job run through all of its programs."""
 
     program: PathLike
     arguments: Sequence[str]
@@ -91,20 +90,20 @@ class LauncherConfiguration(Protocol):
 
 
 class Launcher:
-    """What a run asks of a launcher: a subclass in a file of its own, with `@LAUNCHERS.register`.
+    """A launcher as a run uses it: a subclass in a file of its own, with `@LAUNCHERS.register`.
 
-    | attribute | what it is |
+    | attribute | meaning |
     |---|---|
     | `kind` | its name in the configuration |
-    | `automatic` | whether `Launcher.Kind: auto` looks for it, in the order of registration |
-    | `rank_variables` | what shows the rank in a process's environment; none: bindings are not looked at on the nodes. Not one list for all: under Slurm the daemons of mpirun are ranks of a step, too |
+    | `automatic` | whether `Launcher.Kind: auto` tries it, in the order of registration |
+    | `rank_variables` | the variables that show the rank in a process's environment; none: bindings are not checked on the nodes. This is not one list for all launchers: under Slurm the daemons of mpirun are ranks of a step, too |
     | `several_nodes` | whether a job may have more than one node |
-    | `relayed` | whether vrm itself starts programs on other nodes, as the launcher has no way of its own |
-    | `complaints` | pattern of the beginnings of lines in which its program says that a rank failed |
-    | `mpirun`, `version_text` | its program, and what that calls itself |
+    | `relayed` | whether vrm itself starts programs on other nodes, because the launcher cannot |
+    | `complaints` | pattern for the beginnings of lines in which its program reports that a rank failed |
+    | `mpirun`, `version_text` | its program, and the name and version that it reports |
     | `run_id` | marks the processes of one run |
-    | `rsh_agent` | the path of a program that takes the place of ssh for daemons on other nodes (`vrm.live.relay.rsh_agent`); "": they are started as its program does by itself |
-    | `in_steps` | what starts MPI programs within scripts: openmpi4, openmpi5, mpich, intel or srun; none: without MPI |
+    | `rsh_agent` | the path of a program that replaces ssh for daemons on other nodes (`vrm.live.relay.rsh_agent`); "": its program starts them by itself |
+    | `in_steps` | what starts MPI programs within scripts: openmpi4, openmpi5, mpich, intel or srun; "": without MPI |
     """
 
     kind = ""
@@ -122,17 +121,17 @@ class Launcher:
     @classmethod
     def detect(cls, settings: LauncherConfiguration, emulated: bool, topologies: Mapping[str, Topology],
                base: Mapping[str, str]) -> Launcher:
-        """Find the programs of this launcher; LaunchError when it cannot start jobs here.
+        """Find the programs of this launcher; raises LaunchError if it cannot start jobs here.
 
-        `emulated`: ranks outnumber the cores of this one machine and are not bound.
-        `topologies` by node name; `base` is vrm's environment.
+        `emulated`: ranks outnumber the cores of this one machine and are not bound. `topologies` by node name; `base`
+        is vrm's environment.
         """
         raise NotImplementedError
 
     def command(self, job_id: int, app: PathLike, slots: Sequence[RankSlot],
                 nodes: Sequence[Node], rankfile: PathLike, arguments: Sequence[str] = (),
                 variables: Mapping[str, str] | None = None) -> Launch:
-        """What starts the application on its slots; LaunchError when that cannot be expressed.
+        """Return how to start the application on its slots; raises LaunchError if the launcher cannot do that.
 
         `variables` are the job's own, which all of its ranks get.
         """
@@ -140,42 +139,42 @@ class Launcher:
 
     def together(self, job_id: int, contexts: Sequence[AppContext], slots: Sequence[RankSlot], nodes: Sequence[Node],
                  rankfile: PathLike, variables: Mapping[str, str] | None = None) -> Launch:
-        """What starts the programs of a coupled job on their slots, as one MPI_COMM_WORLD; LaunchError where the
-        launcher starts one program only."""
+        """Return how to start the programs of a coupled job on their slots, as one MPI_COMM_WORLD; raises LaunchError
+        if the launcher can start only one program."""
         raise LaunchError(f"job {job_id} has {len(contexts)} programs, and Launcher.Kind: {self.kind} starts one; set "
                           "Kind: openmpi, hydra or srun")
 
     def check_bindings(self, errors: PathLike, output: PathLike, slots: Sequence[RankSlot],
                        nodes: Sequence[Node] = ()) -> BindingCheck:
-        """Compare what was reported in a job's output files with its slots."""
+        """Compare the bindings that were reported in a job's output files with its slots."""
         raise NotImplementedError
 
     def exit_code(self, code: int, output: PathLike, errors: PathLike) -> int:
-        """What a shell would show for the rank that failed (128 and the number of the signal
-        that killed it), from what the launcher's program returned and said in a job's files."""
+        """Return the exit code that a shell would show for the rank that failed (128 plus the number of the signal
+        that killed it), from the exit code and the output of the launcher's program."""
         return code
 
     def lost_nodes(self, errors: PathLike, output: PathLike | None = None) -> tuple[str, ...]:
-        """The nodes that a job has lost by what the launcher's program says."""
+        """Return the nodes that a job has lost, according to the output of the launcher's program."""
         return ()
 
     def failed_start(self, code: int, errors: PathLike, output: PathLike) -> str:
-        """Why the launcher's program ended with `code` before it started a rank, by its own files, and may be
-        tried again; "" where a rank may have run, or another try would end alike."""
+        """Return why the launcher's program ended with `code` before it started a rank, from the job's files, if
+        another attempt may work; "" if a rank may have run, or another attempt would end in the same way."""
         return ""
 
-    def own_words(self, line: str) -> str:
-        """A line of a job's output without what the launcher's program adds to it."""
+    def without_launcher_text(self, line: str) -> str:
+        """Return a line of a job's output without what the launcher's program adds to it."""
         return line
 
 
 def disconnected(errors: PathLike) -> tuple[str, ...]:
-    """The nodes to which vrm's own connection was lost while the job with this file of errors ran there."""
+    """Return the nodes to which vrm's own connection was lost while the job with this error file ran there."""
     return tuple(dict.fromkeys(_DISCONNECTED.findall(tail(errors))))
 
 
 def _complete(launcher: Any) -> Launcher:
-    """A user's own launcher that is not a subclass, with the defaults of what it does not have."""
+    """Return a user's own launcher that is not a subclass, with defaults for the attributes that it lacks."""
     if not isinstance(launcher, Launcher):
         for name, default in vars(Launcher).items():
             if not name.startswith("__") and not hasattr(launcher, name):
@@ -187,11 +186,11 @@ def _complete(launcher: Any) -> Launcher:
 def make_launcher(settings: LauncherConfiguration, emulated: bool = False,
                   topologies: Mapping[str, Topology] | None = None,
                   base: Mapping[str, str] | None = None) -> Launcher:
-    """The launcher that the settings name: a registered one, a class by dotted path, or with
-    `auto` the first of those that are `automatic` whose program is here.
+    """Return the launcher that the settings name: a registered one, a class by dotted path, or with `auto` the first
+    `automatic` one whose program is installed here.
 
-    Without `topologies` it is told this machine's. Raises LaunchError when there is no such
-    launcher or it cannot start jobs here.
+    Without `topologies` it gets that of this machine. Raises LaunchError if there is no such launcher or it cannot
+    start jobs here.
     """
     automatic = settings.kind.strip().lower() == "auto"
     try:
@@ -202,12 +201,12 @@ def make_launcher(settings: LauncherConfiguration, emulated: bool = False,
             topologies = {machine.host: machine}
     except (PolicyError, TopologyError) as error:
         raise LaunchError(str(error)) from error
-    complaints: list[NoProgram] = []
+    complaints: list[LauncherNotFound] = []
     for found in kinds:
         try:
             return _complete(found.detect(settings, emulated, topologies,
                                           os.environ if base is None else base))
-        except NoProgram as error:
+        except LauncherNotFound as error:
             complaints.append(error)
         except LaunchError:
             raise
@@ -219,38 +218,37 @@ def make_launcher(settings: LauncherConfiguration, emulated: bool = False,
                               ) from error
     if len(complaints) == 1:
         raise complaints[0]
-    raise NoProgram("no launcher of MPI programs is here (for programs without MPI set "
-                    "Launcher: {Kind: direct}):" + "".join(
+    raise LauncherNotFound("no launcher of MPI programs is here (for programs without MPI set "
+                           "Launcher: {Kind: direct}):" + "".join(
                         f"\n  {kind.kind}: {error}" for kind, error in zip(kinds, complaints)))
 
 
 def synthetic(topologies: Mapping[str, Topology], slots: Sequence[RankSlot],
               nodes: Sequence[Node]) -> bool:
-    """Whether a slot is on a machine whose cores HWLOC_SYNTHETIC has made up: CPUs of these
-    numbers may not be there, so nothing is bound."""
+    """Return whether a slot is on a machine whose cores come from HWLOC_SYNTHETIC: CPUs with these numbers may not
+    exist, so nothing is bound."""
     names = {nodes[slot.node].name for slot in slots}
     return any(name in topologies and topologies[name].synthetic for name in names)
 
 
-MADE_UP = BindingCheck("unchecked", ("the cores are those of HWLOC_SYNTHETIC",))
-"""The check of bindings where `synthetic` is true."""
+SYNTHETIC_CHECK = BindingCheck("unchecked", ("the cores are those of HWLOC_SYNTHETIC",))
+"""The result of a binding check if `synthetic` is true."""
 
 
 VERSION_SECONDS = 30.0
-"""Seconds that a launcher's program may take to tell its version, from a slow shared file system
-too."""
+"""Seconds that a launcher's program may take to print its version, including loading from a slow shared file system."""
 
 
 def find_program(configured: str, env: Mapping[str, str], candidates: Iterable[str], read: Callable[[str], Found],
                  none: str, mend: str) -> tuple[str, Found]:
-    """The path of a launcher's program, and what `read` gives of it: the first of the candidates that it knows
-    (`auto`), or what is `configured`, a name to look up on PATH or a path. Raises LaunchError with all that was found
-    wrong; `none`: nothing was found."""
+    """Return the path of a launcher's program, and the result of `read` for it. With `auto` this is the first
+    candidate that `read` accepts; otherwise the `configured` one, a name to look up on PATH or a path. Raises
+    LaunchError with everything that was wrong; `none` is the text if nothing was found."""
     if configured != "auto":
         found = shutil.which(configured, path=env.get("PATH", os.defpath))
         if not found:
-            raise NoProgram(f"Launcher.Mpirun: {configured} is not an executable program"
-                            + ("" if os.sep in configured else " on PATH") + f"; {mend}")
+            raise LauncherNotFound(f"Launcher.Mpirun: {configured} is not an executable program"
+                                   + ("" if os.sep in configured else " on PATH") + f"; {mend}")
         return found, read(found)
     complaints = []
     for candidate in candidates:
@@ -258,11 +256,11 @@ def find_program(configured: str, env: Mapping[str, str], candidates: Iterable[s
             return candidate, read(candidate)
         except LaunchError as error:
             complaints.append(str(error))
-    raise NoProgram("; ".join(complaints) or f"{none}; {mend}")
+    raise LauncherNotFound("; ".join(complaints) or f"{none}; {mend}")
 
 
 def programs_in(folders: Iterable[str], names: Sequence[str]) -> Iterator[str]:
-    """The programs of these names in folders, each file once."""
+    """Yield the programs with these names in folders, each file once."""
     seen = set()
     for folder in filter(None, folders):
         for name in names:
@@ -274,8 +272,7 @@ def programs_in(folders: Iterable[str], names: Sequence[str]) -> Iterator[str]:
 
 def ask_version(program: str, env: Mapping[str, str], mend: str,
                 seconds: float = VERSION_SECONDS) -> str:
-    """What a program prints when it is asked for its version; LaunchError when it cannot be run
-    or does not answer."""
+    """Return what a program prints for --version; raises LaunchError if it cannot be run or does not answer."""
     try:
         done = subprocess.run([program, "--version"], env=dict(env), stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=seconds,
@@ -289,9 +286,9 @@ def ask_version(program: str, env: Mapping[str, str], mend: str,
 
 
 def slot_cpus(topologies: Mapping[str, Topology], slot: RankSlot, node: Node) -> list[int]:
-    """The CPU numbers of a slot's cores on its node, all hardware threads of each core.
+    """Return the CPU numbers of a slot's cores on its node, all hardware threads of each core.
 
-    Raises LaunchError when they are not known: a wrong number is another job's core.
+    Raises LaunchError if they are unknown: a wrong number would be another job's core.
     """
     topology = topologies.get(node.name)
     if topology is None:
@@ -306,11 +303,11 @@ def slot_cpus(topologies: Mapping[str, Topology], slot: RankSlot, node: Node) ->
 
 HEAD = 1024 * 1024
 HEAD_OF_RANK = 4096
-"""Bytes read from the start of a file with reported bindings: a fixed part and one per rank."""
+"""Bytes read from the start of a file with reported bindings: a fixed part (`HEAD`) and a part per rank."""
 
 
 def head(path: PathLike, ranks: int) -> str:
-    """The start of a file that may be huge, or not there."""
+    """Return the start of a file, which may be very large; "" if it cannot be read."""
     try:
         with open(open_own(path, os.O_RDONLY), "rb") as file:
             return file.read(HEAD + ranks * HEAD_OF_RANK).decode(errors="replace")
@@ -318,10 +315,10 @@ def head(path: PathLike, ranks: int) -> str:
         return ""
 
 
-# -------------------------------------------------------- what applications say of themselves
+# -------------------------------------------------------- results that applications print
 
 TAIL = 256 * 1024
-"""Bytes read from the end of an output file, however long it is."""
+"""Bytes read from the end of an output file of any length."""
 
 _NUMBER = r"([-+]?[0-9]*\.?[0-9]+(?:[eEdD][-+]?[0-9]+)?)"
 _TIME = re.compile(rf"Time in seconds[ \t]*=[ \t]*{_NUMBER}\b")
@@ -330,8 +327,8 @@ _VERIFICATION = re.compile(r"Verification[ \t]*[:=][ \t]*([A-Za-z]+(?: [A-Za-z]+
 
 @dataclass(frozen=True)
 class NpbResult:
-    """The end of a NAS Parallel Benchmark's output: its own seconds, and the word after
-    `Verification` (SUCCESSFUL, UNSUCCESSFUL, NOT PERFORMED); None for what is not there."""
+    """The end of a NAS Parallel Benchmark's output: the seconds that it measured, and the word after `Verification`
+    (SUCCESSFUL, UNSUCCESSFUL, NOT PERFORMED); None for a part that is missing."""
 
     seconds: float | None = None
     verification: str | None = None
@@ -341,7 +338,7 @@ _NO_RESULT = NpbResult()
 
 
 def tail(path: PathLike, size: int = TAIL) -> str:
-    """The end of a file, `size` bytes of it; "" when it cannot be read."""
+    """Return the last `size` bytes of a file as text; "" if it cannot be read."""
     try:
         if not os.stat(path).st_size:
             return ""
@@ -356,9 +353,9 @@ def tail(path: PathLike, size: int = TAIL) -> str:
 
 
 def read_result(output: PathLike, size: int = TAIL) -> NpbResult:
-    """The last result in an output file, of whose end `size` bytes are read.
+    """Return the last result in an output file; only its last `size` bytes are read.
 
-    A file that is not there, or cannot be read, has none.
+    If the file is missing or cannot be read, the result is empty.
     """
     text = tail(output, size)
     if not text:

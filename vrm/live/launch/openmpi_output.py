@@ -1,4 +1,4 @@
-"""What mpirun of Open MPI prints: bindings of ranks, nodes that it has lost, time stamps. `vrm.live.launch.openmpi` has the
+"""Reads what mpirun of Open MPI prints: bindings of ranks, lost nodes, time stamps. `vrm.live.launch.openmpi` has the
 table of versions."""
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from vrm.live.launch.base import TAIL, PathLike, tail
 from vrm.live.nodes.topology import parse_cpu_list
 
 Binding = frozenset[tuple[str, int]] | None
-"""What mpirun said of a rank: pairs of a numbering and a number in it, None for `not bound`.
+"""The binding of a rank that mpirun reported: pairs of a numbering and a number in it; None for `not bound`.
 
-The numberings: `core`, logical; `cpu`, of the operating system; `5`, one of these two, as the
-table of versions says; `pu`, logical numbers of hardware threads."""
+The numberings: `core`, logical; `cpu`, of the operating system; `5`, one of these two, as the table of versions says;
+`pu`, logical numbers of hardware threads.
+"""
 
 _BINDING = re.compile(r"""
     \[[^\[\]\s]+:\d+\][ ](?:
@@ -27,10 +28,10 @@ _NEW_PART = re.compile(r"\[(core|hwt):L?([\d,-]+)\]")
 
 
 def parse_bindings(text: str, threads: int = 1) -> dict[int, Binding]:
-    """The bindings reported in the text, by rank, whatever stands before, between or behind. `threads` above 1: those
-    to hardware threads, of which each core has so many.
+    """Return the bindings reported in the text, by rank; other text before, between and after them is ignored.
+    `threads` above 1: the bindings are to hardware threads, `threads` of them per core.
 
-    A rank's first report counts; a line that was cut off is none.
+    The first report of a rank counts; a line that was cut off is ignored.
     """
     found: dict[int, Binding] = {}
     for match in _BINDING.finditer(text):
@@ -48,7 +49,7 @@ _MAPPED = re.compile(r"""
 
 
 def parse_map(text: str, threads: int = 1) -> dict[int, Binding]:
-    """The bindings in the map of a job that mpirun displays before it starts, by rank."""
+    """Return the bindings by rank in the map of a job that mpirun displays before it starts."""
     found: dict[int, Binding] = {}
     for match in _MAPPED.finditer(text):
         found.setdefault(int(match["old"] or match["new"]), _binding(match, threads))
@@ -68,7 +69,7 @@ def _binding(match: re.Match[str], threads: int) -> Binding:
 
 
 def _of_threads(match: re.Match[str], threads: int) -> Iterator[int]:
-    """The logical numbers of hardware threads to which a rank is bound."""
+    """Yield the logical numbers of the hardware threads to which a rank is bound."""
     for core, numbers in _OLD_PART.findall(match["sockets"] or ""):
         yield from (int(core) * threads + number for number in _numbers(numbers))
     for kind, numbers in _NEW_PART.findall(match["packages"] or ""):
@@ -99,14 +100,13 @@ _LOST = re.compile(r"""
 
 def lost_nodes(errors: PathLike, output: PathLike | None = None, size: int = TAIL
                ) -> tuple[str, ...]:
-    """The nodes that mpirun says it has lost, or could not reach at the start: in a job's file
-    of errors, and in that of its output (where 5 tells of the latter). Of their ends `size`
-    bytes are read.
+    """Return the nodes that mpirun reports as lost, or as unreachable at the start: in a job's error file, and in its
+    output file (where version 5 reports the latter). Only the last `size` bytes of each are read.
 
-    A job with any has failed, whatever the exit status: 4.1 gives 205 for a lost node, but 5
-    gives 0. Ranks may still run there. It is a reason to give, not proof that these nodes are
-    down: where Slurm cannot start a daemon on one node it ends the others, and mpirun names
-    one of those, or, if none had reported yet, only says that srun failed.
+    A job with a lost node has failed, whatever the exit status: 4.1 returns 205 for a lost node, but 5 returns 0.
+    Ranks may still run there. The result is a reason for messages, not a proof that these nodes are down: if Slurm
+    cannot start a daemon on one node it ends the others, and mpirun names one of those, or, if none had reported yet,
+    only says that srun failed.
     """
     text = "\n".join(tail(path, size) for path in (errors, output) if path is not None)
     return tuple(dict.fromkeys(match[match.lastgroup] if match.lastgroup else UNNAMED
@@ -114,7 +114,7 @@ def lost_nodes(errors: PathLike, output: PathLike | None = None, size: int = TAI
 
 
 NO_SERVER = re.compile(r"(?:.*\n){0,4}?(The PMIx server's listener thread failed to start)")
-"""What mpirun says where it ends before it has read what to start, after a rule and lines of its log."""
+"""Message of an mpirun that ends before it has read what to start; before it come a rule and lines of its log."""
 
 _PREFIX = re.compile(
     r"(?P<bracket>\[)?(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})(?(bracket)\])"
@@ -122,10 +122,9 @@ _PREFIX = re.compile(
 
 
 def strip_prefix(line: str) -> str:
-    """A line of a job's output without the time stamp that mpirun put before it.
+    """Return a line of a job's output without the time stamp that mpirun put before it.
 
-    `Sat Nov 21 12:39:08 2026<stdout>:text` in 4.1, `[Sat Nov 21 12:39:08 2026]<stdout>: text`
-    in 5.
+    `Sat Nov 21 12:39:08 2026<stdout>:text` in 4.1, `[Sat Nov 21 12:39:08 2026]<stdout>: text` in 5.
     """
     match = _PREFIX.match(line)
     return line[match.end():] if match else line

@@ -1,7 +1,7 @@
-# Starts a task of a job with the GPUs that are its own: sh visible.sh TABLE PROGRAM ARGUMENTS...
+# Starts a task of a job with its own GPUs: sh visible.sh TABLE PROGRAM ARGUMENTS...
 #
-# A line of the table is for the task (rank) whose number is its first word, or with `*` for all. The
-# other words are what is set. What the batch system or mpirun has set goes before.
+# The first word of a line of the table is the number of the task (rank) that it is for, or `*` for all. The
+# other words are the variables to set. Values from the batch system or mpirun are removed first.
 table=$1
 shift
 task=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-${PMIX_RANK:-${SLURM_PROCID:-0}}}}

@@ -1,1 +1,1 @@
-"""The manager: queue, decisions, jobs and their records, on the wall clock."""
+"""The manager of a live run: its queue, scheduling decisions, jobs and their records."""

@@ -1,6 +1,8 @@
-"""What takes long and changes nothing is done by copies of the manager: children that know all as it is now, write an
-answer or the state file, and end. The loop of the manager goes on meanwhile, and what they need of memory is gone
-with them."""
+"""Forked copies of the manager do work that takes long and changes nothing.
+
+A copy has all data as of the fork, writes an answer or the state file, and ends. The manager's loop continues
+meanwhile, and the memory that the work needed is released with the copy.
+"""
 
 from __future__ import annotations
 
@@ -13,33 +15,35 @@ import traceback
 from collections.abc import Callable
 
 FEW = 1000
-"""Jobs of a run up to which the manager itself answers questions and writes its state: it takes some hundredths of
-a second."""
+"""Up to this number of jobs in a run, the manager itself answers questions and writes its state: that takes a few
+hundredths of a second."""
 
 AT_A_TIME = 4
-"""Copies that there may be; other clients wait for one of them to end."""
+"""Maximum number of copies at a time; further clients wait until one ends."""
 
 PATIENCE = 60
-"""Seconds after which a copy ends whose client does not take its answer."""
+"""Seconds after which a copy ends if its client does not read the answer."""
 
 FAULT = 255
-"""The exit status of a copy in which vrm has failed; else it is the number of the system's error, or 0."""
+"""Exit status of a copy in which vrm failed; other exit statuses are the system's error number, or 0."""
 
 
 Then = Callable[[str, float], None]
-"""Called with why a copy has not done its work ("" if it has), and its seconds of CPU."""
+"""Called with the reason why a copy failed ("" if it succeeded) and the CPU seconds that it used."""
 
 
 class Copies:
-    """The copies that work now, at most so many at a time."""
+    """The copies that are working now, at most `most`."""
 
     def __init__(self, most: int = AT_A_TIME) -> None:
         self._most = most
         self._working: dict[int, Then | None] = {}
 
     def begin(self, work: Callable[[], None], keep: int = -1, then: Then | None = None) -> bool:
-        """Whether a copy does this work, which may use the open file `keep`; not where there are too many, and
-        another time will do. `then` is called by `look` or `wait`."""
+        """Fork a copy that does `work`; return False if the maximum is reached or the fork fails (try again later).
+
+        The copy keeps the file descriptor `keep` open. `then` is called by `look` or `wait`.
+        """
         self.look()
         if len(self._working) >= self._most:
             return False
@@ -53,7 +57,7 @@ class Copies:
         return True
 
     def look(self, wait: bool = False) -> bool:
-        """Whether any copies work still."""
+        """Collect the copies that have ended, call their `then`, and return whether any still work."""
         for pid, then in list(self._working.items()):
             code, seconds = FAULT, 0.0
             with contextlib.suppress(ChildProcessError):
@@ -68,8 +72,11 @@ class Copies:
 
 
 def _do(work: Callable[[], None], keep: int) -> None:
-    """In the copy: do the work, and end without anything that the end of a manager does. It has no file of the
-    manager open: who waits for the manager's end by one of them waits for no copy."""
+    """In the copy: do the work and exit, without the cleanup that the end of a manager does.
+
+    The copy closes the manager's open files, so that a process that waits for the manager's end through one of them
+    does not wait for the copy.
+    """
     code = FAULT
     try:
         gc.disable()

@@ -1,4 +1,4 @@
-"""A run while it is managed: its state and journal, the jobs that run, its clock, and the disk that may be full."""
+"""A run while it is managed: its state and journal, its running jobs, its clock, and the handling of a full disk."""
 
 from __future__ import annotations
 
@@ -14,44 +14,45 @@ from vrm.live.batch.walltime import AllocationEnd
 from vrm.live.launch.base import Launcher
 from vrm.live.manager.copies import Copies
 from vrm.live.manager.part import Part, Parts, event_fault
-from vrm.live.manager.takeover.recovery import Place
-from vrm.live.manager.records.records import Records, Tell
-from vrm.live.manager.jobs.running import Running
-from vrm.live.nodes.nodewatch import NodeWatch
+from vrm.live.manager.takeover.recovery import ManagerPlace
+from vrm.live.manager.records.records import Records, Reporter
+from vrm.live.manager.jobs.live_job import LiveJob
+from vrm.live.nodes.node_watch import NodeWatch
 from vrm.config.policies import history_of, table_of
 from vrm.live.site.setup import Site
 from vrm.live.relay.process import RSH_AGENT
 from vrm.live.spawn.spawner import Spawner
 from vrm.run.expectations import make_expectations
-from vrm.run.ids import Ids
+from vrm.run.ids import ReservedIds
 from vrm.model import Booking, Job
-from vrm.model.forms.shapes import number
-from vrm.run.journal.files import START, Journal, Mark
-from vrm.run.journal.past import Past
+from vrm.model.forms.json_checks import number
+from vrm.run.journal.files import START, Journal, JournalPosition
+from vrm.run.journal.history import RunHistory
 from vrm.run.run import Run
 from vrm.run.rundir import RunDirectory
 from vrm.run.state import State
 
-StartOf = Callable[..., Booking | None]
-"""When a job would start that joined the run: the job, its details, the run, now, when nothing may start any more, and
-whether walltimes and ends of allocations are kept. None where it would not start; Infeasible, LifeError."""
+StartForecast = Callable[..., Booking | None]
+"""Forecast the start time of a job that would join the run now. Arguments: the job, its details, the run, the time
+now, the time from which nothing starts any more, and whether walltimes and ends of allocations are kept. Returns
+None if the job would not start; raises Infeasible or LifeError."""
 
 RETRY = 1.0
-"""Seconds after which something is tried again that a full disk has prevented."""
+"""Seconds until an operation that failed because of a full disk is tried again."""
 
 
 Kind = TypeVar("Kind", bound=Part)
 
 NO_PROCESS = os.strerror(errno.EAGAIN), os.strerror(errno.ENOMEM)
-"""Why there is no process, as the kernel says it."""
+"""The kernel's messages when it cannot create a process."""
 
 STEP = 1.0
-"""Seconds from which on a difference between two clocks is a clock that was set."""
+"""Seconds; if two clocks differ by this or more, a clock was set."""
 
 
 class Clock:
-    """Seconds since the epoch that never jump: wall clock at the start plus monotonic time. A run has one clock
-    as long as its machine is up."""
+    """Clock in seconds since the epoch that never jumps: the wall clock at the start plus monotonic time. A run keeps
+    one clock as long as its machine is up."""
 
     def __init__(self) -> None:
         self._offset = time.time() - time.monotonic()
@@ -60,9 +61,9 @@ class Clock:
     def __call__(self) -> float:
         return self._offset + time.monotonic()
 
-    def go_on(self, run: Mapping[str, Any], place: Place) -> float:
-        """Take up the clock of the manager before, by its record, if the machine's clock was set since then: what runs
-        and waits has its times. The seconds by which this clock is moved."""
+    def resume_from(self, run: Mapping[str, Any], place: ManagerPlace) -> float:
+        """Continue the clock of the earlier manager, from its `run` record, if the machine's clock was set since then,
+        so that the times of running and waiting jobs stay right. Return the seconds by which this clock moved."""
         before, tick = run.get("time"), run.get("tick")
         if (run.get("host"), run.get("boot")) != (place.host, place.boot) or not (number(before) and number(tick)):
             return 0.0
@@ -74,12 +75,12 @@ class Clock:
 
     @property
     def ahead(self) -> float:
-        """Seconds by which the machine's clock is ahead of this one, since it was set; 0.0 if it was not."""
+        """Seconds by which the machine's clock, since it was set, is ahead of this clock; 0.0 if it was not set."""
         ahead = time.time() - self()
         return ahead if abs(ahead) >= STEP else 0.0
 
     def news(self) -> str:
-        """What is to be said of the machine's clock, once after each change."""
+        """Return a message about the machine's clock, once after each change; otherwise ""."""
         ahead = self.ahead
         if abs(ahead - self._told) < STEP:
             return ""
@@ -91,19 +92,19 @@ class Clock:
 
 
 class LiveRun:
-    """A run that a manager manages. `now` is the moment of the present turn of the loop: all that happens in it
-    happens then.
+    """A run under a manager. `now` is the time of the current turn of the loop; everything in that turn happens then.
 
-    `changed`: a scheduling step is due. `dirty`: the state file is not up to date. `phase` is running, stopping or
-    ended. `blocked_until`: no job is started before, for a full disk. `subject` has the state, and who decides.
-    `rules` are those in force, which a part may have changed. `spawner` starts jobs, `watch` asks
-    the nodes, `records` are of jobs that ended, `end` is that of the allocation. `parts` take notice of events, in
-    this order. `drained` has why nodes take no new jobs that answer. `copies` answer what takes long. `start_of` says when a job would start, where a part can forecast that.
+    `changed`: a scheduling step is due. `dirty`: the state file is out of date. `phase`: running, stopping or ended.
+    `blocked_until`: no job starts before this time, because of a full disk. `subject` has the state and makes the
+    decisions. `rules`: the rules in force, which a part may have changed. `spawner` starts jobs, `watch` queries the
+    nodes, `records` writes ended jobs, `end` is the end of the allocation. `parts` observe events, in this order.
+    `drained`: why nodes that answer take no new jobs. `copies` answer questions that take long. `start_of` forecasts
+    the start of a job, if a part can do that.
     """
 
     journal: Journal
 
-    def __init__(self, settings: Settings, site: Site, run: RunDirectory, tell: Tell) -> None:
+    def __init__(self, settings: Settings, site: Site, run: RunDirectory, tell: Reporter) -> None:
         self.settings = settings
         self.run_directory = run
         self.tell = tell
@@ -120,15 +121,15 @@ class LiveRun:
         self.spawner = site.spawner or Spawner(relay=site.relay)
         self.watch = site.watch or NodeWatch(None, site.cluster, {}, "")
         self.room = site.room
-        self.place = Place.here(site.allocation)
+        self.place = ManagerPlace.here(site.allocation)
         self.expectations = make_expectations(settings.rules, table_of(settings), history_of(settings), live=True)
-        self.ids = Ids(run.directory / "ids")
+        self.ids = ReservedIds(run.directory / "ids")
         self.begin(self.new_state())
-        self.running: dict[int, Running] = {}
+        self.running: dict[int, LiveJob] = {}
         self.parts = Parts()
         self.drained: dict[int, str] = {}
         self.copies = Copies()
-        self.start_of: StartOf | None = None
+        self.start_of: StartForecast | None = None
         self.clock = Clock()
         self.start_time = self.now = self.clock()
         self.end = AllocationEnd(settings.end.at, settings.end.margin, settings.grace, self.start_time, site.end)
@@ -141,11 +142,11 @@ class LiveRun:
         self.blocked_until = 0.0
         self._disk_failed = False
 
-    def go_on(self, past: Past) -> None:
-        """Manage the run that this is the past of, by its clock."""
+    def resume_from(self, past: RunHistory) -> None:
+        """Continue the run with this past, on the clock of the earlier manager."""
         self.begin(past.state)
         if past.runs:
-            self.end.end += self.clock.go_on(past.runs[-1], self.place)
+            self.end.end += self.clock.resume_from(past.runs[-1], self.place)
         self.start_time = self.now = self.clock()
 
     def begin(self, state: State) -> None:
@@ -155,53 +156,54 @@ class LiveRun:
         self.subject.asks = True
 
     def new_state(self) -> State:
-        """The state of a run that has not begun, or of which a journal tells."""
+        """Return the state of a run that has not begun, or whose journal is still to be read."""
         return State(self.scheduler.new_queue(), self.cluster, self.room.lacks, frozen=True)
 
     def changes(self) -> None:
-        """Other jobs may start now than before."""
+        """Note that a change may allow other jobs to start."""
         self.changed = self.dirty = True
 
     def notify(self, event: object) -> None:
-        """Let all parts take notice of an event."""
+        """Notify all parts of an event."""
         for part in self.parts.observers(type(event)):
             part.observe(event)
 
     def part(self, kind: type[Kind]) -> Kind:
-        """The part of this kind, which the manager has."""
+        """Return the manager's part of this class, which must be there."""
         return next(part for part in self.parts if isinstance(part, kind))
 
     def launcher_of(self, job: Job) -> Launcher:
-        """What starts the job."""
+        """Return the launcher of the job."""
         return self.scripts if job.payload.script else self.launcher
 
-    # What is expected of running jobs.
+    # Expected run times of running jobs.
 
     @property
     def revision_due(self) -> float:
-        """When a running job will have outlived what is expected of it; infinity for never."""
+        """When a running job will exceed its expected run time; infinity if never."""
         return math.inf if self.expectations is None else self.expectations.due(self.cluster)
 
     def revise(self, now: float) -> None:
-        """Expect jobs to run longer that have outlived what was expected of them."""
+        """Extend the expected run times of jobs that have exceeded them."""
         if self.expectations is not None and self.expectations.correct_all(self.cluster, now):
             self.changes()
             self.renew()
 
     def renew(self, *jobs: int) -> None:
-        """These running jobs, and all that lend or borrow cores, know their bookings as they are now: ends of
-        walltimes, and shares."""
+        """Update the bookings (end of walltime, core shares) of these running jobs and of all that lend or borrow
+        cores."""
         self.dirty = True
         loans = self.cluster.loans
-        for job_id in {*jobs, *(each for loan in loans.all for each in loan[:2]), *loans.guests}:
+        for job_id in {*jobs, *(each for loan in loans.all for each in loan[:2]), *loans.borrowing_jobs}:
             running, booking = self.running.get(job_id), self.cluster.bookings.get(job_id)
             if running is not None and booking is not None and not running.former:
                 running.start = running.start._replace(booking=booking)
 
-    # The journal, and disks that are full.
+    # The journal, and full disks.
 
-    def open_journal(self, since: Mark = START) -> None:
-        """Begin to write: what changes the state is recorded from here on. What is before `since` has been read."""
+    def open_journal(self, since: JournalPosition = START) -> None:
+        """Open the journal for writing: state changes are recorded from here on. Records before `since` have been
+        read."""
         self.journal = journal = Journal(self.run_directory.journal, since)
         if journal.cut:
             self.tell("warning", f"{self.run_directory.journal}: cut {journal.cut} record(s) behind line {since.number}: the "
@@ -209,35 +211,35 @@ class LiveRun:
         self.state.log = self.journal.append
 
     def record(self, part: Part, event: str, **values: Any) -> None:
-        """Put an event of an extension's part into the journal; the next manager gives it to the part (`happened`).
-        ValueError for one that the part does not declare."""
+        """Append an event of an extension's part to the journal; the next manager passes it to the part (`happened`).
+        Raises ValueError for an event that the part does not declare."""
         wrong = event_fault(part, event, values)
         if wrong:
             raise ValueError(wrong)
         self.journal.append("part", part=part.name, package=part.package, what=event, values=values, time=self.now)
 
     def synced(self) -> bool:
-        """Bring the journal to disk; when that fails nothing is started until it works again."""
+        """Sync the journal to disk; return False on failure. Then nothing starts until a sync succeeds."""
         try:
             self.journal.sync()
         except OSError as error:
-            self.disk_trouble(f"{self.run_directory.journal}: {error.strerror}")
+            self.report_disk_error(f"{self.run_directory.journal}: {error.strerror}")
             return False
         return True
 
-    def disk_trouble(self, why: str) -> None:
-        """Report a file that cannot be written, or a process that cannot be made, once until that works again."""
+    def report_disk_error(self, why: str) -> None:
+        """Report a file that cannot be written, or a process that cannot be created, once until that works again."""
         if not self._disk_failed:
             self._disk_failed = True
             what = "start" if why.endswith(NO_PROCESS) else "write"
             self.tell("warning", f"cannot {what}: {why}; starting nothing until that works again")
 
-    def disk_works(self) -> None:
-        """What could not be written or started was."""
+    def report_disk_recovery(self) -> None:
+        """Report that writing or starting works again."""
         if self._disk_failed:
             self._disk_failed = False
             self.tell("note", "that works again; continuing")
 
     def block(self) -> None:
-        """Start nothing for a while."""
+        """Start nothing for RETRY seconds."""
         self.blocked_until = self.clock() + RETRY

@@ -1,24 +1,24 @@
 """The manager: an event loop that reads the queue, decides, starts jobs and follows them.
 
-A job's end, a signal, a new line of the queue file or a command wakes it; everything that fits
-is then started in one scheduling step, and only afterwards come tables, records and checks.
+A job's end, a signal, a new line of the queue file or a command wakes it. All jobs that fit then
+start in one scheduling step; tables, records and checks follow afterwards.
 
-| part | what it does |
+| part | task |
 |---|---|
-| `Nodes` | lost nodes, and those that answer again |
+| `NodeEvents` | lost nodes, and nodes that answer again |
 | `Stopping` | signals, and the end of the allocation |
-| `Ends` | ends become records, or the job waits again |
+| `Ends` | ended jobs become records, or are requeued |
 | `Intake` | lines of the queue file become jobs |
-| `Orders` | commands of people, as files |
-| `Continuing` | what an earlier manager left |
-| `RecordWriting` | ended jobs get their lines in `jobs.csv` |
+| `CommandReader` | users' commands, as files |
+| `Recovery` | jobs that an earlier manager left |
+| `RecordWriting` | lines of ended jobs in `jobs.csv` |
 | `Launches` | decisions become processes |
-| `Adopting` | jobs belong to the batch job |
+| `SessionAdoption` | jobs belong to the batch job |
 | `Checks` | bindings and memory of running jobs |
-| `Showing` | the state file |
+| `StateWriter` | the state file |
 
-All work on one `vrm.live.manager.liverun.LiveRun`, and have the hooks of `vrm.live.manager.part.Part`. Those of
-extensions come behind `RecordWriting`: who asks them something is answered before decisions become processes.
+All work on one `vrm.live.manager.liverun.LiveRun` and have the hooks of `vrm.live.manager.part.Part`. Parts of
+extensions follow `RecordWriting`: a question to them is answered before decisions become processes.
 """
 
 from __future__ import annotations
@@ -29,99 +29,102 @@ import time
 from collections.abc import Sequence
 
 from vrm.config.schema import Settings
-from vrm.live.manager.takeover import takeup
-from vrm.live.launch.stepping import commands
-from vrm.live.manager.adopting import Adopting
+from vrm.live.manager.takeover import earlier_run
+from vrm.live.launch.script_environment import commands
+from vrm.live.manager.session_adoption import SessionAdoption
 from vrm.live.manager.jobs.checks import Checks
-from vrm.live.manager.takeover.continuing import Continuing
+from vrm.live.manager.takeover.resuming import Recovery
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.jobs.ends import LINGER, Ends
 from vrm.live.manager.jobs.intake import Intake
 from vrm.live.manager.jobs.jobcontrol import JobControl
 from vrm.live.manager.jobs.launches import Launches
-from vrm.live.manager.nodes import Nodes
-from vrm.live.manager.orders import Orders
+from vrm.live.manager.nodes import NodeEvents
+from vrm.live.manager.command_reader import CommandReader
 from vrm.live.manager.part import POLL, Part, Parts
-from vrm.live.manager.part_packages import give_events, of_packages
+from vrm.live.manager.part_packages import restore_events, extension_parts
 from vrm.live.manager.records.recording import RecordWriting
-from vrm.live.manager.records.records import Tell
-from vrm.live.manager.records.showing import Showing
+from vrm.live.manager.records.records import Reporter
+from vrm.live.manager.records.state_writer import StateWriter
 from vrm.live.manager.stopping import Stopping
 from vrm.live.site.setup import Site
 from vrm.model import Job, JobState
-from vrm.run.again import stopped, with_dependents
-from vrm.run.entry import Dropped
+from vrm.run.requeue import stopped, with_dependents
+from vrm.run.entry import DroppedJob
 from vrm.live.relay.process import RSH_AGENT, rsh_agent
 from vrm.run.rundir import RunDirectory
 from vrm.scheduling import Start
-from vrm.system import profile
-from vrm.system.bell import PLACED, WRITTEN, Bell
-from vrm.results.added import load_columns
+from vrm.system import bash_env
+from vrm.system.file_notifier import PLACED, WRITTEN, FileNotifier
+from vrm.results.extension_columns import load_columns
 from vrm.system.errors import RunError
-from vrm.system.processes import TagEnd, pids_with_environment
-from vrm.workload.added import load_all
+from vrm.system.processes import TaggedEnding, pids_with_environment
+from vrm.workload.extension_fields import load_all
 
 RINGS = 0.02
-"""Seconds at least between two of these looks, however often the files of this host change."""
+"""Minimum seconds between two looks that changed files on this host cause."""
 
 
 class Manager:
-    """Runs one queue on one cluster to its end: its loop calls the `parts` of a list in their order, and it decides. It
-    is the `vrm.run.run.Driver` of its run."""
+    """Runs one queue on one cluster to its end. Its loop calls the `parts` in order, and it makes the decisions. It is
+    the `vrm.run.run.Driver` of its run."""
 
-    def __init__(self, settings: Settings, site: Site, run: RunDirectory, tell: Tell,
+    def __init__(self, settings: Settings, site: Site, run: RunDirectory, tell: Reporter,
                  wait: bool = False, changed: bool = False, feeder: str = "",
                  further: Sequence[Part] = ()) -> None:
-        """`wait`: for more lines of the queue file when all jobs have ended; `changed`: changed lines whose jobs have
-        run are new jobs. `feeder` names the program behind `vrm run --`; `further` are parts of a manager besides its
-        own and those of extensions."""
+        """Create the manager and its parts.
+
+        `wait`: wait for more lines of the queue file when all jobs have ended. `changed`: lines that were changed after
+        their jobs ran are new jobs. `feeder`: the name of the program behind `vrm run --`. `further`: parts in addition
+        to the manager's own and those of extensions.
+        """
         load_all()
         load_columns()
         self.live = live = LiveRun(settings, site, run, tell)
         self.ends = Ends(live)
-        self.nodes = Nodes(live, self.ends)
+        self.nodes = NodeEvents(live, self.ends)
         self.stopping = Stopping(live, self.ends)
         self.launches = Launches(live, self.ends, self.nodes, site)
         self.intake = Intake(live, self.ends, wait, changed, feeder)
         jobs = JobControl(live, self.intake, self.ends)
-        self.orders = Orders(live, self.stopping)
-        self.continuing = Continuing(live, self.intake, self.ends, site)
-        self.showing = Showing(live, site.emulated)
+        self.orders = CommandReader(live, self.stopping)
+        self.continuing = Recovery(live, self.intake, self.ends, site)
+        self.showing = StateWriter(live, site.emulated)
         first = (self.nodes, self.stopping, self.ends, self.intake, self.orders, self.continuing, jobs,
                  RecordWriting(live))
-        then = self.launches, Adopting(live, site), Checks(live, self.ends), self.showing
-        live.parts = Parts((*first, *then))  # extensions may ask for these
-        live.parts = self.parts = Parts((*first, *of_packages(live), *then, *further))
+        then = self.launches, SessionAdoption(live, site), Checks(live, self.ends), self.showing
+        live.parts = Parts((*first, *then))  # extensions may look these up
+        live.parts = self.parts = Parts((*first, *extension_parts(live), *then, *further))
         self._next_step = math.inf
         self._next_poll = 0.0
         self._looked = -math.inf                  # when the files were looked at
-        self._idle = 0                            # ids given before this manager, if no job of these was left
+        self._idle = 0                            # number of ids before this manager, if none of their jobs was left
 
     # The run.
 
     def run(self, fresh: bool = False, failed: bool = False) -> bool:
-        """Run the queue to its end; True when every job succeeded.
+        """Run the queue to its end; return True if every job succeeded.
 
-        `fresh`: what an earlier manager has left is put aside; `failed`: jobs that did not complete run again. Raises
-        RunError when the run cannot begin or go on.
+        `fresh`: archive what an earlier manager left. `failed`: run jobs again that did not complete. Raises
+        RunError if the run cannot begin or continue.
         """
         live = self.live
         live.run_directory.create(live.settings.trust)
         with live.run_directory.owned() as lock:
             live.run_directory.make_commands({**commands(), RSH_AGENT: rsh_agent(),
-                                              profile.FILE: profile.text([live.run_directory.programs])})
-            past = takeup.past_of(live.run_directory, fresh, live.tell, live.new_state)
+                                              bash_env.FILE: bash_env.text([live.run_directory.programs])})
+            past = earlier_run.read_earlier_run(live.run_directory, fresh, live.tell, live.new_state)
             if not past.jobs:
                 self.intake.check_file()
-            live.go_on(past)
+            live.resume_from(past)
             if live.ids.kept and not past.jobs:
                 live.state.next_id = live.ids.first
             live.open_journal(past.mark)
             live.spawner.hold = (lock,)
             with live.spawner, self.stopping.woken_by_signals():
-                self.stopping.ask_end(live.now, wait=5.0)
+                self.stopping.query_end(live.now, wait=5.0)
                 try:
-                    give_events(self.parts, past, live.run_directory.journal)
+                    restore_events(self.parts, past, live.run_directory.journal)
                     if past.rules is not None and not any("rules" in part.commands() for part in self.parts):
                         live.tell("warning", "the rules of the run had been changed by `vrm advise`, which is not in this "
                                              "installation (vrm/ext); the rules of the configuration are used")
@@ -129,7 +132,7 @@ class Manager:
                         part.recall(past)
                     self.continuing.take_up(past, failed)
                     del past
-                    self.orders.obey_all(unasked=True)  # before lines of the queue file are read
+                    self.orders.carry_out_waiting(unasked=True)  # before lines of the queue file are read
                     self._idle = 0 if self.live.state.waiting or live.running else self.live.state.next_id
                     self._loop()
                     self._finish()
@@ -145,10 +148,10 @@ class Manager:
     def _loop(self) -> None:
         live, stopping = self.live, self.stopping
         with selectors.DefaultSelector() as selector:
-            self.bell = Bell()
+            self.bell = FileNotifier()
             self.bell.watch(live.run_directory.commands, PLACED)
             if self.bell.number >= 0:
-                selector.register(self.bell.number, selectors.EVENT_READ, self._rung)
+                selector.register(self.bell.number, selectors.EVENT_READ, self._on_file_change)
             for part in self.parts:
                 part.begin(selector)
             while not self._done():
@@ -156,11 +159,11 @@ class Manager:
                                        *(part.deadline(live.now) for part in self.parts.having("deadline"))) - live.clock())
                 ready = selector.select(timeout)
                 if stopping.suspended(timeout):
-                    ready = selector.select(0)  # it has timed out before it saw the SIGCONT
-                # Everything of one turn happens at one moment, as in a simulation: what a job's
-                # end lets start has that end as its start.
+                    ready = selector.select(0)  # it timed out before it saw the SIGCONT
+                # Everything in one turn has the same time, as in a simulation: a job that starts
+                # because another one ended starts at that end.
                 live.now = now = self._moment()
-                # A signal first: what it ends may have ended already.
+                # A signal first: the jobs that it ends may have ended already.
                 for key, _ in sorted(ready, key=lambda each: each[0].fileobj is not stopping.wakeup):
                     key.data()
                 files = now >= self._next_poll
@@ -174,8 +177,8 @@ class Manager:
             self.bell.close()
 
     def turn(self, now: float, files: bool) -> None:
-        """What has happened changes the run, then it decides, and what was decided is done. `files`: look at files, too,
-        that other hosts may write."""
+        """Do one turn: take in what happened, decide, and carry out the decisions. `files`: also look at files that
+        other hosts may write."""
         for part in self.parts.having("look"):
             part.look(now, files)
         if self.live.changed or now >= self._next_decision():
@@ -186,14 +189,14 @@ class Manager:
         for part in self.parts.having("tidy"):
             part.tidy(now)
 
-    def _rung(self) -> None:
-        """The queue file has more, or a command has come: look soon."""
+    def _on_file_change(self) -> None:
+        """Look soon: the queue file has grown, or a command has arrived."""
         self.bell.silence()
         self._next_poll = min(self._next_poll, self._looked + RINGS)
 
     def _moment(self) -> float:
-        """Now; with an interval the tick that is due, so that what it decides bears its time, as
-        what follows from a job that has outlived what was expected of it, or may begin, bears that one's."""
+        """Return the time of this turn: with an interval the tick that is due; otherwise the time at which a job
+        exceeded its expected run time or may begin, if that is due; otherwise now."""
         live, now = self.live, self.live.clock()
         if live.scheduler.interval:
             return self._next_step if self._next_step <= now else now
@@ -203,12 +206,12 @@ class Manager:
     def _done(self) -> bool:
         live, book = self.live, self.live.state.book
         if (self.stopping.signals > 2 or self.orders.gone) and not live.running:
-            return True  # what a full disk does not take is taken up by the next manager
+            return True  # the next manager records what a full disk does not take
         if any(part.busy() for part in self.parts.having("busy")):
             return False
         if live.phase == "stopping":
             return True
-        # Held jobs are waited for; what does not fit before the allocation's end is the next one's.
+        # Wait for held jobs; jobs that do not fit before the allocation's end are left to the next allocation.
         if (len(live.state.queue) or any(True for _ in book.held) or book.begins.next < live.end.closing
                 or any(part.expects(live.now) for part in self.parts.having("expects"))):
             return False
@@ -220,7 +223,7 @@ class Manager:
     # Decisions.
 
     def decide(self, now: float) -> None:
-        """Start everything that may start now."""
+        """Start every job that may start now."""
         live = self.live
         live.changed = False
         live.dirty |= live.state.book.begin(now)
@@ -242,27 +245,28 @@ class Manager:
             self._next_step = wake if live.scheduler.interval else max(now + POLL, wake)
 
     def _next_decision(self) -> float:
-        """When there is something to decide although nothing may happen by then."""
+        """Return when a decision is due even if nothing happens until then."""
         book = self.live.state.book
         return min(self._next_step, book.begins.next, book.deadlines.next if self.live.phase == "running" else math.inf)
 
-    # What a turn decides (`vrm.run.run.Driver`).
+    # The decisions of a turn (`vrm.run.run.Driver`).
 
     def start(self, start: Start, now: float) -> None:
-        """A job starts, now or when a part finds that it can."""
+        """Start a job, now or when a part finds that it can start. Raises RunError if the part that moves lent cores is
+        missing."""
         if not any(part.starts(start, now) for part in self.parts.having("starts")):
-            if start.booking.placement.lease is not None:  # its start is recorded when the cores are clear
+            if start.booking.placement.lease is not None:  # its start is recorded when the lender has left the cores
                 raise RunError(f"job {start.job.id} was to start on lent cores, and the part that moves them was left out (see "
                                "above); the same command continues the run")
             self.launches.add(start)
         self.live.dirty = True
 
-    def drop(self, dropped: Sequence[Dropped], cause: str) -> None:
-        """Waiting jobs will never run."""
+    def drop(self, dropped: Sequence[DroppedJob], cause: str) -> None:
+        """Close waiting jobs that can never run."""
         self.ends.drop(dropped, cause)
 
-    def put_off(self, jobs: Sequence[Job], now: float) -> None:
-        """Leave to the next allocation what would not end in this one."""
+    def postpone(self, jobs: Sequence[Job], now: float) -> None:
+        """Leave jobs that would not end in this allocation to the next one."""
         self.live.dirty = True
         for job in jobs:
             self.live.tell(
@@ -271,14 +275,15 @@ class Manager:
                         "s this one stops starting jobs (End)")
 
     def _finish(self) -> None:
-        """Leave nothing behind: the last state, the journal's closing word, no process."""
+        """Leave no process behind; write the last state and the journal's last record. Raises RunError if the journal
+        cannot be written."""
         live, run_id = self.live, self.continuing.run_id
         left = ([] if live.running or not self.ends.leftovers
                 else pids_with_environment("VRM_RUN", run_id))
         while left and live.clock() < self.ends.lingers:
-            time.sleep(0.05)  # what ends by itself may do so
+            time.sleep(0.05)  # give processes time to end by themselves
             left = pids_with_environment("VRM_RUN", run_id)
-        killed, ending = len(left), TagEnd("VRM_RUN", run_id, grace=0.0)
+        killed, ending = len(left), TaggedEnding("VRM_RUN", run_id, grace=0.0)
         limit = live.clock() + LINGER
         while left and not ending.poll(live.clock()) and live.clock() < limit:
             time.sleep(0.01)
@@ -286,7 +291,7 @@ class Manager:
         if killed:
             live.tell("warning", f"{killed} process(es) of ended jobs were still there and are "
                                  "killed")
-        self._say_what_is_left()
+        self._report_unfinished()
         live.phase = "ended"
         self.showing.finish()
         try:
@@ -295,8 +300,8 @@ class Manager:
             raise RunError(f"cannot write {live.run_directory.journal}: {error.strerror}; the "
                            "same command records what is missing") from error
 
-    def _say_what_is_left(self) -> None:
-        """Record that all is done, or say what is not and who does it."""
+    def _report_unfinished(self) -> None:
+        """Record that the run is finished, or report what is left and which command continues it."""
         live, state, intake = self.live, self.live.state, self.intake
         ended = len(with_dependents(state.book.entries, stopped))
         left = ([f"{state.waiting} job(s) still wait"] * bool(state.waiting)

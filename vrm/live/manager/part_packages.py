@@ -1,4 +1,5 @@
-"""Parts of the manager that extensions add, vrm's own and installed packages (`vrm.system.plugins`, group `vrm.parts`)."""
+"""Parts of the manager that extensions add, both vrm's own and installed packages (`vrm.system.plugins`, group
+`vrm.parts`)."""
 
 from __future__ import annotations
 
@@ -8,16 +9,16 @@ from collections.abc import Callable, Sequence
 
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.part import Part, event_fault, overrides
-from vrm.run.journal.past import Past
+from vrm.run.journal.history import RunHistory
 from vrm.system import plugins
 from vrm.system.errors import RunError
 
 HOOKS = tuple(name for name, hook in vars(Part).items() if callable(hook) and not name.startswith("_"))
-"""What the manager calls of a part."""
+"""Names of the hooks that the manager calls in a part."""
 
 
-def of_packages(live: LiveRun) -> list[Part]:
-    """The parts that extensions add, made for a run."""
+def extension_parts(live: LiveRun) -> list[Part]:
+    """Create the parts that extensions add, for a run."""
     found: list[Part] = []
 
     def enter(plugin: plugins.Plugin, make: Callable[[LiveRun], Part]) -> None:
@@ -31,9 +32,9 @@ def of_packages(live: LiveRun) -> list[Part]:
     return found
 
 
-def give_events(parts: Sequence[Part], past: Past, path: Path) -> None:
-    """Give the parts of extensions their events that earlier managers of the run have recorded. Raises RunError where
-    one cannot be given."""
+def restore_events(parts: Sequence[Part], past: RunHistory, path: Path) -> None:
+    """Pass to the parts of extensions their events that earlier managers of the run have recorded. Raises RunError if
+    that is not possible."""
     by_name = {part.name: part for part in parts if part.name}
     for name, happened in past.parts.items():
         part = by_name.get(name)
@@ -48,8 +49,9 @@ def give_events(parts: Sequence[Part], past: Past, path: Path) -> None:
 
 
 def guarded(part: Part, live: LiveRun) -> Part:
-    """The part, which does nothing more once one of its hooks has raised something: the run goes on without it. In half
-    of a change, which the journal shows, it ends the manager, and the next one goes on by the journal."""
+    """Return the part, which is disabled as soon as one of its hooks raises an exception: the run continues without it.
+    An exception in the middle of a change (the journal has grown) ends the manager, and the next one continues from the
+    journal."""
     out: list[Exception] = []
 
     def guard(name: str) -> Callable[..., Any]:
@@ -61,7 +63,7 @@ def guarded(part: Part, live: LiveRun) -> Part:
             before = live.journal.appended
             try:
                 return own(*arguments)
-            except Exception as error:  # it is somebody else's program
+            except Exception as error:  # a part is foreign code
                 if live.journal.appended != before:
                     raise
                 live.tell("warning", f"{type(part).__module__}:{type(part).__name__} is left out from here on: its "

@@ -1,1 +1,1 @@
-"""The nodes of a run: what they offer, the agent on each, and which of them are lost."""
+"""The nodes of a run: what they have, the agent on each, and which of them are lost."""

@@ -1,7 +1,8 @@
-"""All agents of a run (see `vrm.live.runner.agent`), for an event loop: nothing here ever waits for one.
+"""All agents of a run (see `vrm.live.runner.agent`), for an event loop: nothing here ever waits for an agent, except
+`settle` and `close`.
 
-The agent of another node is reached through the relay (`vrm.live.relay`), that of this machine is a plain
-child. A run uses it like this:
+The agent of another node is reached through the relay (`vrm.live.relay`); the agent of this machine is a plain child.
+A run uses them like this:
 
     agents = Agents(allocation.hosts, reach, env, timeout)
     found, failed = agents.settle()         # the start of a run: waits, `timeout` for each node
@@ -10,14 +11,15 @@ child. A run uses it like this:
     loop: wait for agents.fileno(), or until the time that tick returned
           agents.tick(now) ; for event in agents.events(): ...
 
-When a node counts as down: at the start, when its agent cannot be started (two attempts, or one that hangs for `timeout`). Later, when
-it does not answer a ping for `timeout`, or when its agent was lost and cannot be started anew for `timeout`: a lost connection alone is
-no lost node, but nothing should start there meanwhile. This machine is never down. Nodes that are down are tried again, after longer and
-longer pauses.
+A node counts as down at the start if its agent cannot be started (two attempts, or one that hangs for `timeout`).
+Later it counts as down if it does not answer a ping for `timeout`, or if its agent was lost and could not be started
+again for `timeout`: a lost connection alone does not mean a lost node, but nothing should start there until it is
+clear. This machine is never down. Nodes that are down are tried again, after longer and longer pauses.
 
-Outcomes are told once: `NodeLost` when its agent was lost, `NodeDown` when a node counts as down, `NodeUp` when it answers first, or
-again. A node that was restarted gives both. What was asked of a node is asked again when its agent was lost; sweeps wait for nodes that
-are down, which are not up again before they are swept; other questions are forgotten.
+Each outcome is reported once: `NodeLost` when a node's agent was lost, `NodeDown` when the node counts as down,
+`NodeUp` when it answers for the first time, or again. A node that was restarted gives both of the last two. Open
+requests to a node are sent again after its agent was lost. Sweeps wait for nodes that are down, and such a node is up
+again only after it was swept; other requests to nodes that are down are dropped.
 """
 
 from __future__ import annotations
@@ -35,32 +37,33 @@ from typing import Any
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from vrm.live.runner import agent, devices
-from vrm.live.nodes.connecting import SILENCE, command_line, group_line, is_local, local_line, way_to, with_fix
-from vrm.live.nodes.node_agent import ANSWERS, CONNECTING, WAITING, AgentNode, answer_in, end_inputs, kill
-from vrm.live.nodes.outcomes import AgentEvent, AgentOrder, MemoryUse, NodeDown, NodeLost, NodeUp, outcome
+from vrm.live.nodes.runner_commands import SILENCE, command_line, group_line, is_local, local_line, node_command, with_fix
+from vrm.live.nodes.agent_connection import ANSWERS, CONNECTING, WAITING, AgentConnection, answer_in, end_inputs, kill
+from vrm.live.nodes.agent_events import AgentEvent, AgentOrder, MemoryUse, NodeDown, NodeLost, NodeUp, outcome
 from vrm.live.nodes.topology import NodeFacts, TopologyError, node_facts
 from vrm.live.relay.process import RelayProcess
 from vrm.live.relay.relay import EACH, SILENT
 from vrm.system.transports.base import choose, transports
 
 PING_EVERY, RELAYED_EVERY = 5.0, 60.0
-"""Seconds from an agent's answer to the next ping; less where a node must answer in less. The relay asks other nodes every
-few seconds, all with one message, and only their agents are left to be asked."""
+"""Seconds from an agent's answer to the next ping, on this machine and on other nodes; the first is at most the
+timeout. The relay asks the other nodes every few seconds, all with one message, so only their agents remain to be
+asked."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
 """Seconds before an agent is started again: the first time, and at most."""
 
 FAN_OUT = 64
-"""Nodes that are being connected to at the same time."""
+"""Nodes that may be in the state of connecting at the same time."""
 
 PATIENCE = 30.0
-"""Seconds in which the ranks of a job should have started, for `ask_affinity`."""
+"""Seconds within which the ranks of a job should have started, for `request_affinity`."""
 
 RELAY_SECONDS = 1.0
-"""Seconds in which the relay says why it cannot reach a node."""
+"""Seconds within which the relay reports why it cannot reach a node."""
 
 LONGEST_LINE, MOST_NOISE = 1 << 24, 1 << 20
-"""Bytes: of one answer, and of all that is not an answer, as login scripts print."""
+"""Bytes: of one answer, and of all output that is not an answer, such as that of login scripts."""
 
 
 @dataclass
@@ -75,11 +78,12 @@ class _Timing:
 class Agents:
     """The agents of all hosts of a run; see the top of this file.
 
-    `run` is the mark of the run's processes, needed before ranks are asked for or swept. `relay` leads to other nodes, None where
-    there are none; it serves the programs of jobs, too. `reach` is auto, or one of `vrm.system.transports`; `command` replaces ssh,
-    and `attach` adds its sessions to the batch job (see `command_line`); `env` is the environment of ssh and srun. `granted` are
-    cores to be claimed on a node, `wanted` what is said to its agent of GPUs (see `agent.of_devices`). `timeout`: seconds in which
-    a node must answer. Times given and returned are of the clock time.monotonic.
+    `run` is the mark of the run's processes; it must be set before ranks are requested or swept. `relay` leads to
+    other nodes (None: there are none); it serves the programs of jobs, too. `reach` is auto, or one of
+    `vrm.system.transports`; `command` replaces ssh, and `attach` adds its sessions to the batch job (see
+    `command_line`); `env` is the environment of ssh and srun. `granted` are the numbers of cores to claim on each
+    node, `wanted` the request on GPUs that is sent to its agent (see `agent.device_facts`). `timeout`: seconds within
+    which a node must answer. All times are of the clock time.monotonic.
     """
 
     def __init__(self, hosts: Iterable[str], reach: str = "auto",
@@ -101,7 +105,7 @@ class Agents:
         self._timing = _Timing(min(PING_EVERY, timeout) if ping is None else ping,
                                RELAYED_EVERY if ping is None else ping, *pauses, fan_out)
         self._poll = select.epoll()
-        self._nodes = {host: AgentNode(host, "local" if is_local(host, env) else self.reach, self._poll)
+        self._nodes = {host: AgentConnection(host, "local" if is_local(host, env) else self.reach, self._poll)
                        for host in hosts}
         ways = self._ways()
         here = {host: local_line(host) for host, node in self._nodes.items() if node.local and ways}
@@ -109,33 +113,34 @@ class Agents:
         self._ready: list[AgentEvent] = []
         self._dying: list[subprocess.Popen[bytes]] = []
         self._numbers = count(1)
-        self._by_fd: dict[int, AgentNode] = {}
+        self._by_fd: dict[int, AgentConnection] = {}
         self._known: dict[str, AgentOrder] = {}
 
     # For the event loop.
 
     def start(self) -> None:
-        """Start the agents, so many at a time as the fan-out allows; returns at once."""
+        """Start the agents, as many at a time as the fan-out allows; returns at once."""
         self.tick(time.monotonic())
 
     @property
     def begun(self) -> bool:
-        """Whether some agent was started."""
+        """True if some agent was started."""
         return any(node.state != WAITING for node in self._nodes.values())
 
     def fileno(self) -> int:
-        """Readable when `events` has something to read."""
+        """Return a descriptor that is readable when `events` has something to read."""
         return self._poll.fileno()
 
     def events(self) -> list[AgentEvent]:
-        """What has happened since the last call."""
+        """Return what has happened since the last call."""
         self._read(time.monotonic())
         ready, self._ready = self._ready, []
         return ready
 
     def tick(self, now: float) -> float:
-        """Connect, ping and give up, each when it is time; returns when to call again: at once when there are events."""
-        self._read(now)  # what has been said must not count as silence
+        """Connect, ping and give up nodes when it is time; return when to call this again: `now` if there are
+        events."""
+        self._read(now)  # an answer that has come must not count as silence
         self._dying = [process for process in self._dying if process.poll() is None]
         connecting = sum(node.state == CONNECTING for node in self._nodes.values())
         for node in self._nodes.values():
@@ -149,7 +154,7 @@ class Agents:
                     connecting += 1
                     self._connect(node, now)
             elif node.state == CONNECTING:
-                node.failures += 1  # it need not hang a second time
+                node.failures += 1  # one attempt that hangs counts as two
                 self._fail(node, now, f"no answer within {self.timeout:g} s" + (
                     f"; it said: {node.said}" if node.said else ""))
             elif node.pinged:
@@ -170,21 +175,21 @@ class Agents:
         return max(now, min(times, default=now + 60.0))
 
     def resumed(self, seconds: float) -> None:
-        """Move all deadlines by the seconds for which this process was stopped, and perhaps the agents with it."""
+        """Move all deadlines by the `seconds` for which this process, and perhaps the agents with it, was stopped."""
         for node in self._nodes.values():
             node.due += seconds
             if node.lost_at is not None:
                 node.lost_at += seconds
 
-    # What is asked.
+    # Requests.
 
-    def ask_affinity(self, job_id: int, hosts: Mapping[str, int], variables: Sequence[str],
-                     patience: float = PATIENCE) -> None:
-        """Ask for the CPUs of a job's ranks: `hosts` are its nodes with the number of its ranks
-        on each, `variables` what shows the rank (see `vrm.live.launch.base`).
+    def request_affinity(self, job_id: int, hosts: Mapping[str, int], variables: Sequence[str],
+                         patience: float = PATIENCE) -> None:
+        """Request the CPUs of a job's ranks: `hosts` are its nodes with the number of its ranks on each, `variables`
+        those that show the rank (see `vrm.live.launch.base`).
 
-        Each of these nodes that is up gives an `Affinity` when it has found so many, or after
-        `patience` seconds, or when the job is swept.
+        Each of these nodes that is up gives an `Affinity` when it has found all its ranks, or after `patience`
+        seconds, or when the job is swept.
         """
         for host, ranks in hosts.items():
             node = self._nodes.get(host)
@@ -194,12 +199,13 @@ class Agents:
                                  "patience": patience})
 
     def know(self, order: AgentOrder) -> None:
-        """Learn what an extension asks agents for: they clean up after it when they sweep."""
+        """Register an order of an extension: agents clean up after it when they sweep."""
         self._known[order.name] = order
 
     def order(self, order: AgentOrder, job_id: int, hosts: Mapping[str, Mapping[str, Any]]) -> set[str]:
-        """Ask nodes for what an extension's modules do about a job, each with further values. Each that is up gives the
-        event that `order` makes of its answer, and is in the result; one that goes down first gives nothing else."""
+        """Send the order of an extension about a job to nodes, each with further values. Return the nodes that are not
+        down: each gives the event that `order` makes of its answer; a node that goes down first gives only its
+        `NodeDown`."""
         self.know(order)
         asked = set()
         for host, values in hosts.items():
@@ -210,16 +216,15 @@ class Agents:
         return asked
 
     def follow_memory(self, job_id: int, limits: Mapping[str, int]) -> None:
-        """Follow the memory of a job until it is to be forgotten: `limits` are its nodes with the bytes
-        that it may have there. A node gives a `MemoryUse` each time that it has grown much, and as soon
-        as it has grown too large."""
+        """Follow the memory of a job until `forget_memory`: `limits` are its nodes with the bytes that it may use
+        there. A node gives a `MemoryUse` each time the memory has grown much, and as soon as it exceeds the limit."""
         for host, limit in limits.items():
             node = self._nodes.get(host)
             if node is not None and node.up is not False:
                 self._ask(node, {"ask": "memory", "run": self.run, "job": job_id, "limit": limit})
 
     def forget_memory(self, job_id: int, hosts: Iterable[str]) -> None:
-        """A job has ended whose memory was followed."""
+        """Stop following the memory of a job that has ended."""
         for host in hosts:
             node = self._nodes.get(host)
             if node is None:
@@ -231,13 +236,13 @@ class Agents:
 
     def sweep(self, job_id: int | None, hosts: Iterable[str] | None = None, patience: float = 0.0,
               lost: bool = False, spare: Sequence[int] | None = None) -> None:
-        """Kill all processes of a job on some nodes, or on all, of the whole run if it is None, that have not ended
+        """Kill all processes of a job (None: of the whole run) on some or all nodes (`hosts` None) that have not ended
         by themselves within `patience` seconds.
 
-        Each node gives a `Swept`, one that is down when it has come back, before its `NodeUp`.
-        A job must not start again under its number before (see `sweeping`): a sweep ends all
-        that has the marks. `lost`: nobody knows whether the job has ended there, so no other job must start there before. `spare` are jobs of the
-        run that run on.
+        Each node gives a `SweepDone`; a node that is down gives it when it is back, before its `NodeUp`. The job must not
+        start again under its number before that (see `sweeping`), since a sweep ends every process with its marks.
+        `lost`: it is unknown whether the job has ended there, so no other job may start there before. `spare` are jobs
+        of the run that go on running.
         """
         if not self.run:
             raise ValueError("the run has no mark yet: set Agents.run")
@@ -249,8 +254,8 @@ class Agents:
                                  **({"orders": list(self._known)} if self._known else {})})
 
     def sweeping(self, job_id: int, hosts: Collection[str] = (), doubted: bool = False) -> bool:
-        """Whether some node that is not down is being swept of this job, or one of the hosts of a lost one. `doubted`: the job may
-        be any of those of the run."""
+        """Return whether a node that is not down is being swept of this job, or whether one of `hosts` is being swept
+        of a lost job. `doubted`: the sweep of a whole run may be of this job, too."""
         return any(request["ask"] == "sweep" and (
             request["job"] in ((None, job_id) if doubted else (job_id,))
             or ("lost" in request and node.host in hosts))
@@ -258,38 +263,39 @@ class Agents:
             for request in node.asked.values())
 
     def unanswered(self, up_only: bool = True) -> int:
-        """Questions without an answer yet, by default without those to nodes that are down."""
+        """Return the number of requests without an answer yet, by default without those to nodes that are down."""
         return sum(request["ask"] != "memory" for node in self._nodes.values()
                    if node.up is not False or not up_only for request in node.asked.values())
 
     def _ways(self) -> dict[str, tuple[str, ...]]:
-        """The commands that start a runner on each of the other nodes."""
+        """Return the commands that start a runner on each of the other nodes."""
         return {node.host: command_line(node.host, node.reach, self.timeout, self._command, self._attach,
                                         self._granted_gpus(node.host))
                 for node in self._nodes.values() if not node.local}
 
     def _groups(self, hosts: Sequence[str]) -> list[tuple[Sequence[str], Sequence[str]]]:
-        """The command that starts a runner on all other nodes, if there are several and one does."""
+        """Return the command that starts a runner on all other nodes, if there are several and the transport can; else
+        []."""
         gpus = {self._granted_gpus(host) for host in hosts}
         line = group_line(hosts, self.reach, self.timeout, gpus.pop()) if len(hosts) > 1 and len(gpus) == 1 else ()
         return [(hosts, line)] if line else []
 
     def reached(self) -> dict[str, tuple[tuple[str, ...], bool]]:
-        """What starts any program on a node from another one, by their names (see `way_to`)."""
-        return {host: way_to(host, self.reach, self.timeout, self._command, self._granted_gpus(host))
+        """Return the commands that start any program on a node from another one, by node name (see `node_command`)."""
+        return {host: node_command(host, self.reach, self.timeout, self._command, self._granted_gpus(host))
                 for host in self._nodes}
 
     def _granted_gpus(self, host: str) -> int:
-        """How many GPUs of a node the batch system grants, as far as it says it."""
+        """Return how many GPUs of a node the batch system grants, as far as it reports that; else 0."""
         return int(self._devices.get(host, {}).get("count", 0))
 
     def drop(self, hosts: Iterable[str]) -> None:
-        """Have nothing to do with these nodes any more."""
+        """End the agents of these nodes and forget the nodes."""
         self._end([node for node in [self._nodes.pop(host, None) for host in hosts] if node])
 
     def settle(self) -> tuple[dict[str, NodeFacts], dict[str, str]]:
-        """Start, and wait until every node has answered or counts as down: the facts of the
-        ones and the reasons of the others, who are tried again unless they are dropped."""
+        """Start the agents, and wait until every node has answered or counts as down. Return the facts of the former
+        and the reasons of the latter, which are tried again unless they are dropped."""
         found: dict[str, NodeFacts] = {}
         failed: dict[str, str] = {}
         poll = select.poll()
@@ -309,33 +315,33 @@ class Agents:
             poll.poll(1000 * min(max(0.0, due - now), 1.0))
 
     def close(self) -> None:
-        """End all agents. Jobs are not touched."""
+        """End all agents. Jobs are not affected."""
         self._end(self._nodes.values())
         for process in self._dying:
             try:
                 process.wait(0.1)
             except subprocess.TimeoutExpired:
-                continue  # it hangs in the kernel, and has its SIGKILL
+                continue  # it hangs in the kernel, and was sent SIGKILL
         self._nodes.clear()
         self._poll.close()
         if self.relay is not None:
             self.relay.close()
 
-    def _end(self, nodes: Collection[AgentNode]) -> None:
-        """End agents, by force what does not end by itself or has never answered."""
+    def _end(self, nodes: Collection[AgentConnection]) -> None:
+        """End agents, by force those that do not end by themselves or have never answered."""
         end_inputs(nodes)
         for node in nodes:
             self._disconnect(node)
 
     # Connecting and losing.
 
-    def _connect(self, node: AgentNode, now: float) -> None:
+    def _connect(self, node: AgentConnection, now: float) -> None:
         wish, said = self._wishes.get(node.host, ""), self._devices.get(node.host)
         devices = json.dumps(said, separators=(",", ":")) if said else ""
         try:
             if node.local:
                 node.connection, theirs = socket.socketpair()
-                with theirs:  # a session of its own: a Ctrl-C at the terminal is for vrm alone
+                with theirs:  # a session of its own: a Ctrl-C at the terminal reaches only vrm
                     node.process = subprocess.Popen(
                         [sys.executable, "-I", "-S", os.path.abspath(agent.__file__), str(SILENCE), wish, devices],
                         env=self.env, stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=theirs.fileno(), start_new_session=True, cwd="/")
@@ -348,12 +354,12 @@ class Agents:
         node.connection.setblocking(False)
         self._by_fd[node.connection.fileno()] = node
         self._poll.register(node.connection, select.EPOLLIN)
-        # The relay gives a node up after the same time, and knows what was said there; it may try it a second time.
+        # The relay gives up a node after the same time, and has its last output; it may try the node a second time.
         relayed = 2 * self.timeout + EACH * len(self._nodes) + RELAY_SECONDS
         node.state, node.due = CONNECTING, now + (self.timeout if node.local else relayed)
         node.forget()
 
-    def _disconnect(self, node: AgentNode) -> None:
+    def _disconnect(self, node: AgentConnection) -> None:
         process, node.process = node.process, None
         connection, node.connection = node.connection, None
         node.rising = None
@@ -366,8 +372,8 @@ class Agents:
             if process.poll() is None:
                 self._dying.append(process)
 
-    def _fail(self, node: AgentNode, now: float, reason: str) -> None:
-        """The agent is lost, or was never there: try again after a pause."""
+    def _fail(self, node: AgentConnection, now: float, reason: str) -> None:
+        """Handle an agent that is lost or could not be started: try again after a pause."""
         answered = node.state == ANSWERS
         self._disconnect(node)
         node.failures += 1
@@ -382,22 +388,22 @@ class Agents:
         if node.up is None and node.failures >= 2:
             self._down(node, reason)
 
-    def _down(self, node: AgentNode, reason: str) -> None:
+    def _down(self, node: AgentConnection, reason: str) -> None:
         node.up = False
         node.lost_at = None
         node.asked = {number: request for number, request in node.asked.items()
                       if request["ask"] == "sweep"}
         self._ready.append(NodeDown(node.host, with_fix(reason)))
 
-    # Speaking.
+    # Sending.
 
-    def _ask(self, node: AgentNode, request: dict[str, Any]) -> None:
+    def _ask(self, node: AgentConnection, request: dict[str, Any]) -> None:
         request["number"] = next(self._numbers)
         node.asked[request["number"]] = request
         if node.state == ANSWERS:
             node.send(request, self._known)
 
-    # Listening.
+    # Receiving.
 
     def _read(self, now: float) -> None:
         for fd, mask in self._poll.poll(0, max(1, len(self._nodes))):
@@ -409,7 +415,7 @@ class Agents:
             if mask & ~select.EPOLLOUT:
                 self._hear(node, now)
 
-    def _hear(self, node: AgentNode, now: float) -> None:
+    def _hear(self, node: AgentConnection, now: float) -> None:
         lines = node.receive()
         if lines is None:
             node.note(bytes(node.unread))
@@ -426,46 +432,46 @@ class Agents:
                 node.noise = 0
                 self._take(node, answer, now)
                 if node.state == WAITING:
-                    return  # it could not be understood
+                    return  # its answer could not be read
         unread = len(node.unread)
         if (unread + node.noise > MOST_NOISE and not node.unread.startswith(b"{")) or (
                 unread > LONGEST_LINE):
             node.note(bytes(node.unread[:300]))
             self._fail(node, now, f"something other than an agent answers there: {node.said}")
 
-    def _take(self, node: AgentNode, answer: dict[str, Any], now: float) -> None:
-        """One answer of an agent."""
+    def _take(self, node: AgentConnection, answer: dict[str, Any], now: float) -> None:
+        """Handle one answer of an agent."""
         try:
             if "facts" in answer:
-                self._take_first(node, answer["facts"], now)
+                self._take_facts_answer(node, answer["facts"], now)
                 return
             node.pinged, node.failures, node.due = False, 0, now + (self._timing.ping if node.local else self._timing.relayed)
             request = node.asked.get(answer["number"])
             if request is None:
                 return
-            if request["ask"] == "memory":  # which is asked on
+            if request["ask"] == "memory":  # this request stays open
                 self._ready.append(MemoryUse(node.host, request["job"], int(answer["memory"]),
                                              bool(answer["over"])))
                 return
             del node.asked[answer["number"]]
             self._ready.append(outcome(node.host, request, answer, self._known))
             if request["ask"] == "sweep":
-                self._rise(node)
+                self._report_up(node)
         except TopologyError as error:
             self._fail(node, now, str(error))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             self._fail(node, now, f"its agent's answer cannot be read: {error!r}")
 
-    def _take_first(self, node: AgentNode, facts: dict[str, Any], now: float) -> None:
-        """What an agent says of its node when it is there."""
+    def _take_facts_answer(self, node: AgentConnection, facts: dict[str, Any], now: float) -> None:
+        """Handle the facts that an agent sends when it has started."""
         self._take_facts(node, node_facts(facts, node.host), now)
-        if facts.get("claimed"):  # the same ones, if it is connected to again
+        if facts.get("claimed"):  # claim the same ones after a reconnection
             self._wishes[node.host] = "cpus:" + ",".join(map(str, facts["claimed"]))
         wanted = self._devices.get(node.host, {})
         if wanted.get("claim") and node.state == ANSWERS:
             wanted.setdefault("again", [devices.name_of(device) for device in facts["devices"]])
 
-    def _take_facts(self, node: AgentNode, facts: NodeFacts, now: float) -> None:
+    def _take_facts(self, node: AgentConnection, facts: NodeFacts, now: float) -> None:
         node.state, node.pinged, node.due = ANSWERS, False, now + (self._timing.ping if node.local else self._timing.relayed)
         if node.up and node.boot and facts.boot != node.boot:
             self._down(node, "it was restarted")
@@ -475,10 +481,10 @@ class Agents:
         node.rising = facts if back or not node.up else None
         for request in list(node.asked.values()):
             node.send(request, self._known)
-        self._rise(node)
+        self._report_up(node)
 
-    def _rise(self, node: AgentNode) -> None:
-        """Tell of a node that answers, once it is swept: what is swept may start there again."""
+    def _report_up(self, node: AgentConnection) -> None:
+        """Report a node that answers, once all its sweeps are done: the swept jobs may then start there again."""
         if node.rising is not None and not any(request["ask"] == "sweep"
                                                for request in node.asked.values()):
             node.up = True
@@ -490,8 +496,8 @@ def probe(hosts: Iterable[str], reach: str = "auto", env: Mapping[str, str] | No
           timeout: float = 10.0, command: Sequence[str] = (),
           wanted: Mapping[str, Mapping[str, Any]] | None = None
           ) -> tuple[dict[str, NodeFacts], dict[str, str]]:
-    """Ask all hosts at the same time what they are: the facts of those that answer, and the
-    reasons of those that do not. Leaves nothing running. `wanted` is that of `Agents`."""
+    """Ask all hosts at the same time for their facts. Return the facts of those that answer, and the reasons of those
+    that do not. Leaves no process running. `wanted` as in `Agents`."""
     agents = Agents(hosts, reach, env, timeout, command, wanted=wanted)
     try:
         return agents.settle()

@@ -1,4 +1,4 @@
-"""Where the ranks of a job really run, against where they should."""
+"""Compares where the ranks of a job really run with their assigned cores."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from vrm.model import Node, RankSlot
 
 @dataclass(frozen=True)
 class BindingCheck:
-    """Where ranks run against where they should: `state` is ok, mismatch, unchecked (not all
-    of them were reported) or unbound (on purpose). `differences` say in words what differs or
-    is missing."""
+    """Result of the comparison: `state` is ok, mismatch, unchecked (not all ranks were reported) or unbound (on
+    purpose). `differences` are texts about what differs or is missing."""
 
     state: str
     differences: tuple[str, ...] = ()
@@ -24,9 +23,9 @@ def compare_affinity(slots: Sequence[RankSlot], nodes: Sequence[Node],
                      ranks_by_host: Mapping[str, Mapping[int, frozenset[int]]]) -> BindingCheck:
     """Compare the CPUs that ranks may use, by host and rank, with the cores of their slots.
 
-    A rank is right when all of its CPUs belong to cores of its slot: to have one hardware thread
-    of a core is to have the core, and a program may have narrowed itself. Nothing is said of
-    ranks on nodes without a topology or with a synthetic one, and of ranks that were not found.
+    A rank is right if all of its CPUs belong to cores of its slot: one hardware thread of a core counts as the core,
+    and a program may have narrowed its own binding. Ranks on nodes without a topology or with a synthetic one, and
+    ranks that were not found, are not compared; the state is then unchecked, unless another rank differs.
     """
     hosts_of: dict[int, set[str]] = {}
     for host, ranks in ranks_by_host.items():
@@ -57,7 +56,7 @@ def compare_affinity(slots: Sequence[RankSlot], nodes: Sequence[Node],
 
 
 def _difference(topology: Topology, slot: RankSlot, cpus: frozenset[int]) -> str:
-    """What is wrong with the CPUs of a rank, "" for nothing."""
+    """Return what is wrong with the CPUs of a rank, "" if nothing."""
     try:
         wanted = [topology.core(slot.socket, core) for core in slot.cores]
     except IndexError:

@@ -1,6 +1,5 @@
-"""The cluster of a run, made of what its nodes have (`vrm.live.nodes.topology`) and what the configuration
-wishes for.
-"""
+"""Builds the cluster of a run from what its nodes have (`vrm.live.nodes.topology`) and what the configuration
+requests."""
 
 from __future__ import annotations
 
@@ -17,11 +16,11 @@ Size = str | int
 def geometry(nodes: Size = "auto", sockets: Size = "auto", cores: Size = "auto",
              emulate: bool = False, topology: Topology | None = None
              ) -> tuple[list[Node], bool]:
-    """The nodes of the wished cluster, and whether they are emulated.
+    """Return the nodes of the requested cluster, and whether they are emulated.
 
-    Each size is a number or `auto`, which is what the machine has. A cluster that is smaller
-    than the machine uses its first sockets and cores. A larger one is emulated if `emulate`
-    allows it (its nodes are then n0, n1, ...), else TopologyError.
+    Each size is a number or `auto`, which means all that the machine has. A cluster that is smaller than the machine
+    uses its first sockets and cores. A larger one is emulated if `emulate` allows that (its nodes are then n0, n1,
+    ...); otherwise raises TopologyError.
     """
     machine = topology or read_topology()
     found = cluster_geometry([machine.host], {machine.host: NodeFacts(machine)},
@@ -31,11 +30,11 @@ def geometry(nodes: Size = "auto", sockets: Size = "auto", cores: Size = "auto",
 
 @dataclass(frozen=True)
 class Geometry:
-    """The nodes of a run and their topologies by name. An `emulated` cluster has none: all of
-    its nodes are this machine. `warnings` say what is used otherwise than it might seem.
-    `granted` are all nodes of the allocation; one that does not answer counts as like the first
-    that does. `whole` are the nodes with all cores that they have, where the batch system has granted fewer
-    and the configuration wishes for all; else none. `gpus` are those of each node by its name."""
+    """The nodes of a run and their topologies by name. An `emulated` cluster has no topologies: all of its nodes are
+    this machine. `warnings` report what is used differently than expected. `granted` are all nodes of the allocation;
+    one that does not answer is assumed to be like the first that does. `whole` are the nodes with all cores that they
+    have, if the batch system has granted fewer and the configuration requests all; otherwise it is empty. `gpus` are
+    the GPUs of each node by its name."""
 
     nodes: tuple[Node, ...]
     topologies: Mapping[str, Topology]
@@ -47,7 +46,7 @@ class Geometry:
 
 
 MOST_CORES = 10_000_000
-"""Cores of the largest cluster that is made."""
+"""Number of cores of the largest possible cluster."""
 
 
 def cluster_geometry(hosts: Sequence[str], facts: Mapping[str, NodeFacts],
@@ -57,20 +56,20 @@ def cluster_geometry(hosts: Sequence[str], facts: Mapping[str, NodeFacts],
                      memory: Mapping[str, int] | None = None,
                      stand_ins: Callable[[str], Sequence[Gpu]] | None = None,
                      described: bool = False, gpus: Mapping[str, int] | None = None, threads: int = 1) -> Geometry:
-    """The wished cluster on the nodes of an allocation.
+    """Return the requested cluster on the nodes of an allocation.
 
-    `hosts` in the allocation's order, `facts` of those that answered, `failed` the reasons of
-    those that did not: they are left out with a warning, unless none is left. `granted` are the
-    cores that the batch system gives on a host. Where the probe sees more, the first so many are
-    used (a batch system that confines jobs shows them no other). `memory` are the bytes and `gpus` the GPUs that it gives:
-    of these, of what the node has and of the limit there the least counts. `stand_ins` gives the GPUs
-    of an emulated node, which has no others; emulated nodes share this machine's memory, but for such
-    as are only `described`.
+    `hosts` are in the allocation's order; `facts` are those of hosts that answered, `failed` the reasons of those that
+    did not. The latter are left out with a warning; if no host answered, raises TopologyError. `granted` is the number
+    of cores that the batch system grants on a host; if the probe sees more, the first ones are used (a batch system
+    that confines jobs shows only the granted cores). `memory` (bytes) and `gpus` are the amounts that it grants. The
+    memory of a node is the least of the granted amount, of what the node has and of its limit. `stand_ins` returns the
+    GPUs of an emulated node, which has no others. Emulated nodes share this machine's memory, unless they are only
+    `described`.
 
-    `nodes`, `sockets` and `cores` are numbers or `auto`, which is what there is: nodes may
-    differ. Smaller numbers take the first nodes, sockets and cores. Larger ones give nodes n0,
-    n1 ... emulated on this machine if `emulate` allows it, else TopologyError. `threads` above 1: the
-    hardware threads of a core count as cores, see `Node`.
+    `nodes`, `sockets` and `cores` are numbers or `auto`, which means all that there are: nodes may differ. Smaller
+    numbers select the first nodes, sockets and cores. Larger ones give nodes n0, n1 ... emulated on this machine if
+    `emulate` allows that, otherwise TopologyError. `threads` above 1: the hardware threads of a core count as cores,
+    see `Node`.
     """
     granted, failed, memory = granted or {}, failed or {}, memory or {}
     wanted_nodes = _size("Nodes", nodes) or len(hosts)
@@ -128,7 +127,7 @@ def cluster_geometry(hosts: Sequence[str], facts: Mapping[str, NodeFacts],
 
 
 def _without_threads(facts: Mapping[str, NodeFacts], threads: int) -> str:
-    """Which node's cores have another number of hardware threads; "" where none's have."""
+    """Return an error text if the cores of some node do not have `threads` hardware threads each; "" if all do."""
     try:
         for each in facts.values():
             each.topology.by_thread(threads)
@@ -138,7 +137,7 @@ def _without_threads(facts: Mapping[str, NodeFacts], threads: int) -> str:
 
 
 def _of_threads(threads: int, found: Geometry) -> Geometry:
-    """The cluster with the hardware threads of its cores as cores."""
+    """Return the cluster with each hardware thread as a core."""
     if threads == 1:
         return found
 
@@ -152,21 +151,21 @@ def _of_threads(threads: int, found: Geometry) -> Geometry:
 
 
 def _whole(nodes: Sequence[Node], facts: Mapping[str, NodeFacts]) -> tuple[Node, ...]:
-    """The nodes with all their cores; none where they have them."""
+    """Return the nodes with all their cores; () if they have all of them already."""
     whole = tuple(replace(node, sockets=topology.whole or tuple(map(len, topology.sockets)), devices={})
                   for node in nodes for topology in (facts[node.name].topology,))
     return whole if sum(node.cores for node in whole) > sum(node.cores for node in nodes) else ()
 
 
 def _wanted_shape(machine: Sequence[int], sockets: int, cores: int) -> tuple[int, ...]:
-    """Cores of each wanted socket; 0 stands for what the machine has."""
+    """Return the number of cores of each requested socket; 0 means as many as the machine has."""
     return tuple(cores or (machine[i] if i < len(machine) else max(machine))
                  for i in range(sockets or len(machine)))
 
 
 def _granted(topology: Topology, cores: int | None) -> tuple[tuple[int, ...], str]:
-    """Cores of each socket that may be used when so many are granted, and a warning if these
-    are fewer than there are."""
+    """Return the number of usable cores of each socket if `cores` are granted (None: all), and a warning if these are
+    fewer than the node has."""
     sockets = topology.node.sockets
     if cores is None or cores >= sum(sockets):
         return sockets, ""
@@ -179,18 +178,18 @@ def _granted(topology: Topology, cores: int | None) -> tuple[tuple[int, ...], st
 
 
 MEMORY_STEP = 64 * 2**20
-"""Bytes to a multiple of which a node's memory is rounded down: nodes of a kind differ by a few pages."""
+"""A node's memory is rounded down to a multiple of this number of bytes: nodes of one kind differ by a few pages."""
 
 
 def usable_memory(facts: NodeFacts, granted: int = 0) -> int:
-    """Bytes of a node's memory that a run may use: the least of what it has, of the limit there, and of
-    what is granted (0: not said); 0 where nothing is known."""
+    """Return the bytes of a node's memory that a run may use: the least of what it has, of its limit, and of what is
+    granted (0: unknown); 0 if nothing is known."""
     kernel = facts.memory // MEMORY_STEP * MEMORY_STEP or facts.memory
     return min((size for size in (kernel, facts.limit, granted) if size), default=0)
 
 
 def _promised(node: Node, gpus: Mapping[str, int]) -> Node:
-    """A node with the GPUs that the batch system gives, where fewer are found for now."""
+    """Return a node with the number of GPUs that the batch system grants, if fewer were found so far."""
     promised = gpus.get(node.name, 0)
     if promised <= node.resources.get(GPU, 0):
         return node
@@ -198,7 +197,7 @@ def _promised(node: Node, gpus: Mapping[str, int]) -> Node:
 
 
 def _node(host: str, shape: tuple[int, ...], facts: NodeFacts, granted: int = 0) -> Node:
-    """A node with its memory and GPUs."""
+    """Return a node with its memory and GPUs."""
     memory = usable_memory(facts, granted)
     resources: dict[str, float] = {MEMORY: people(MEMORY, memory)} if memory else {}
     devices = {}
@@ -210,7 +209,7 @@ def _node(host: str, shape: tuple[int, ...], facts: NodeFacts, granted: int = 0)
 
 
 def _size(key: str, value: Size) -> int:
-    """The number, or 0 for auto."""
+    """Return the number, or 0 for auto; raises TopologyError for anything else."""
     if value == "auto":
         return 0
     if not isinstance(value, int) or value < 1:
@@ -219,7 +218,7 @@ def _size(key: str, value: Size) -> int:
 
 
 def _shape(sockets: Sequence[int]) -> str:
-    """`2 x 4` for two sockets of four cores, `2+4` when they differ."""
+    """Return `2 x 4` for two sockets of four cores, `2+4` if they differ."""
     if len(set(sockets)) == 1:
         return f"{len(sockets)} x {sockets[0]}"
     return "+".join(map(str, sockets))

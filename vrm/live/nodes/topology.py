@@ -1,8 +1,8 @@
-"""What machines offer to a run: sockets, cores and their CPU numbers, memory, GPUs, a CPU quota. What a
-run makes of it is in `vrm.live.nodes.geometry`.
+"""Describes what machines offer to a run: sockets, cores and their CPU numbers, memory, GPUs.
+`vrm.live.nodes.geometry` makes the cluster of a run from it.
 
-Read from the kernel's own files under /sys and /proc, with no other tool: those of this machine,
-or those that an agent (`vrm.live.runner.agent`) sends from a node.
+It is read from the kernel's own files under /sys and /proc, with no other tool: those of this machine, or those that
+an agent (`vrm.live.runner.agent`) sends from a node.
 
 Three numberings of cores meet here, and mixing them up puts ranks on the wrong cores:
 
@@ -12,8 +12,8 @@ Three numberings of cores meet here, and mixing them up puts ranks on the wrong 
 | logical: socket and core within it, or core of the whole machine, counting all that the cpuset has | rankfiles, what Open MPI reports | socket 1, core 0; core 4 |
 | CPU numbers of the operating system, one for each hardware thread | /proc, taskset, srun, what Open MPI 5 reports when cores have one thread | CPU 1 |
 
-The logical order is the one hwloc gives, since the launchers count with hwloc: sockets, and
-within them dies, NUMA nodes, caches and cores, each level by its lowest CPU number.
+The logical order is the one of hwloc, since the launchers count with hwloc: sockets, and within them dies, NUMA nodes,
+caches and cores, each level ordered by its lowest CPU number.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ PathLike = Union[str, "os.PathLike[str]"]
 Cpus = frozenset[int]
 
 SYSTEM = "sys/devices/system"
-"""Where the kernel keeps its files on CPUs, below the root."""
+"""The kernel's directory of files on CPUs, below the root."""
 
 MOST_CPUS = 1 << 16
-"""No synthetic machine may have more."""
+"""The largest number of CPUs of a synthetic machine."""
 
 
 class TopologyError(Exception):
-    """The machine cannot be read, or is smaller than what was asked for; the text says the mend."""
+    """The machine cannot be read, or is smaller than requested; the text says how to fix it."""
 
 
 @dataclass(frozen=True)
 class Core:
-    """One core: its place in the logical order (see above) and its CPU numbers.
+    """One core: its position in the logical order (see above) and its CPU numbers.
 
-    `number` counts over the whole machine, `socket` and `index` name the same core by its
-    socket and its place in it.
+    `number` counts over the whole machine; `socket` and `index` name the same core by its socket and its position
+    there.
     """
 
     number: int
@@ -66,13 +66,12 @@ class Core:
 class Topology:
     """The cores of one machine.
 
-    `all_cores` are those of the cpuset in logical order, which is what a launcher sees;
-    `sockets` are the ones among them that this process may use, socket by socket, without
-    empty sockets. `hidden` tells that the cpuset leaves some socket no core at all.
-    `whole` is how many cores each socket of the machine has, whoever may use them (empty: not known).
-    `synthetic`: hwloc was told to show this machine (HWLOC_SYNTHETIC) instead of the real one.
-    Launchers then map ranks to it, but the kernel binds them to nothing.
-    Where `per_core` is above 1 its cores are hardware threads, so many of each real core (see `by_thread`).
+    `all_cores` are those of the cpuset in logical order, which is what a launcher sees; `sockets` are those among them
+    that this process may use, socket by socket, without empty sockets. `hidden` is set if some socket has no core in
+    the cpuset. `whole` is the number of cores of each socket of the machine, independent of who may use them (empty:
+    unknown). `synthetic`: HWLOC_SYNTHETIC makes hwloc show this machine instead of the real one; launchers then map
+    ranks to it, but the kernel binds them to nothing. If `per_core` is above 1, its cores are hardware threads, that
+    many of each real core (see `by_thread`).
     """
 
     host: str
@@ -85,7 +84,7 @@ class Topology:
 
     @classmethod
     def regular(cls, host: str, sockets: Sequence[int]) -> Topology:
-        """A machine with one thread on each core and CPUs numbered in logical order."""
+        """Return a machine with one thread per core and CPUs numbered in logical order."""
         cores: list[Core] = []
         for place, size in enumerate(sockets):
             first = len(cores)
@@ -98,9 +97,9 @@ class Topology:
         return Node(self.host, tuple(len(cores) for cores in self.sockets), threads=self.per_core)
 
     def by_thread(self, threads: int) -> Topology:
-        """The same machine with each of the `threads` hardware threads of a core as a core: in a socket the first
-        threads of all cores come first (`Node`), and the logical numbers are those of hardware threads. TopologyError
-        where cores have another number of threads."""
+        """Return the same machine with each of the `threads` hardware threads of a core as a core. In a socket the
+        first threads of all cores come first (`Node`); the logical numbers are those of hardware threads. Raises
+        TopologyError if cores have another number of threads."""
         if threads == 1:
             return self
         other = next((core for core in self.all_cores if len(core.cpus) != threads), None)
@@ -116,7 +115,7 @@ class Topology:
                        whole=tuple(threads * cores for cores in self.whole), per_core=threads)
 
     def matches(self, machine: Topology) -> bool:
-        """Whether it is this machine, or with threads as cores a part of it."""
+        """Return whether this is the topology `machine`, or (with threads as cores) a part of it."""
         if self.per_core == 1:
             return self == machine
         try:
@@ -128,35 +127,34 @@ class Topology:
 
     @property
     def cores(self) -> int:
-        """How many cores this process may use."""
+        """Number of cores that this process may use."""
         return sum(len(cores) for cores in self.sockets)
 
     @cached_property
     def threads(self) -> bool:
-        """Whether some core has several hardware threads."""
+        """True if some core has several hardware threads."""
         return any(len(core.cpus) > 1 for core in self.all_cores)
 
     @cached_property
     def even(self) -> bool:
-        """Whether the cpuset has the same number of cores of every socket."""
+        """True if the cpuset has the same number of cores on every socket."""
         counts = {len(cores) for cores in _by_socket(self.all_cores)}
         return len(counts) == 1 and not self.hidden
 
     @cached_property
     def number_of_cpu(self) -> dict[int, int]:
-        """The logical number of the core that each CPU belongs to."""
+        """The logical core number of each CPU."""
         return {cpu: core.number for core in self.all_cores for cpu in core.cpus}
 
     def core(self, socket: int, core: int) -> Core:
-        """The core that the model calls so; IndexError when this machine has none such."""
+        """Return the core with this number of socket and core in the model; raises IndexError if there is none."""
         return self.sockets[socket][core]
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU that a run may use: its `kind` and `index` on its node, the `word` by which programs are
-    told to use it, its `uuid` ("": not known) and the socket of the model that it is nearest to (-1: not
-    known). See `vrm.live.runner.devices`."""
+    """A GPU that a run may use: its `kind` and `index` on its node, the `word` that makes programs use it, its `uuid`
+    ("": unknown) and the socket of the model that it is nearest to (-1: unknown). See `vrm.live.runner.devices`."""
 
     kind: str
     index: int
@@ -166,17 +164,17 @@ class Gpu:
 
     @property
     def name(self) -> str:
-        """Such as `nvidia0`."""
+        """Its name on the node, such as `nvidia0`."""
         return f"{self.kind}{self.index}"
 
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What a node has: its cores; bytes of memory (all, what was free at the time, and the `limit` of the
-    control groups there, 0 for none); the GPUs that this run may use.
+    """What a node has: its cores; bytes of memory (total, `available` at the time of reading, and the `limit` of its
+    control groups, 0 for none); the GPUs that this run may use.
 
-    `boot` names the time since its last boot, which was at `began` by this machine's monotonic clock; `warning` says what could not be understood, and
-    `lacking` why there are fewer GPUs than there should be.
+    `boot` identifies the period since its last boot, which was at `began` on this machine's monotonic clock. `warning`
+    says what could not be understood, `lacking` why there are fewer GPUs than granted.
     """
 
     topology: Topology
@@ -194,10 +192,10 @@ class NodeFacts:
 
 
 def read_topology(root: PathLike = "/") -> Topology:
-    """The topology of this machine as this process may use it, or the one of HWLOC_SYNTHETIC.
+    """Return the topology of this machine as this process may use it, or the one of HWLOC_SYNTHETIC.
 
-    `root` stands for a file system to read instead (all of whose CPUs may then be used).
-    Raises TopologyError when it shows no usable CPU.
+    `root` is a file system to read instead of / (all of its CPUs may then be used). Raises TopologyError if it shows
+    no usable CPU.
     """
     if Path(root) != Path("/"):
         return parse_topology(root, host_name())
@@ -208,7 +206,7 @@ def read_topology(root: PathLike = "/") -> Topology:
 
 
 def _cpuset() -> set[int]:
-    """See `agent.widen`: in a thread that ends at once, since it changes the thread's mask."""
+    """Call `agent.widen` in a thread that ends at once, since it changes the thread's mask."""
     found: set[int] = set()
     thread = threading.Thread(target=lambda: found.update(agent.widen()))
     thread.start()
@@ -220,9 +218,9 @@ def _cpuset() -> set[int]:
 
 
 def node_facts(said: Mapping[str, Any], host: str) -> NodeFacts:
-    """What an agent's facts (`agent.facts`) say of node `host`.
+    """Return the facts of node `host` from those that an agent sent (`agent.facts`).
 
-    Raises TopologyError when they are none, or show no usable CPU.
+    Raises TopologyError if they are invalid, or show no usable CPU.
     """
     try:
         text = str(said["synthetic"])
@@ -250,8 +248,8 @@ def node_facts(said: Mapping[str, Any], host: str) -> NodeFacts:
 
 def gpus_of(devices: Sequence[Mapping[str, Any]], topology: Topology | None = None
             ) -> tuple[Gpu, ...]:
-    """The GPUs in an agent's facts: those near the CPUs of one socket alone are that socket's (None:
-    nothing is known of CPUs). Where GPUs of two kinds have the same index, all are numbered through."""
+    """Return the GPUs in an agent's facts. A GPU that is near the CPUs of exactly one socket gets that socket
+    (`topology` None: CPUs are unknown). If GPUs of two kinds have the same index, all are renumbered from 0."""
     found = []
     indices = [int(said["index"]) for said in devices]
     sockets = topology.sockets if topology else ()
@@ -271,7 +269,7 @@ def gpus_of(devices: Sequence[Mapping[str, Any]], topology: Topology | None = No
 
 
 def _near(text: str) -> Cpus:
-    """The CPUs in a list of a GPU's; none for what is not a list, which costs no more than nearness."""
+    """Return the CPUs in a GPU's list; an empty set if the text is not a list, since only the nearness is lost."""
     try:
         return parse_cpu_list(text)
     except ValueError:
@@ -279,7 +277,7 @@ def _near(text: str) -> Cpus:
 
 
 def claimed(topology: Topology, cpus: Iterable[int]) -> Topology:
-    """The machine with those of its cores that were claimed. Raises TopologyError for none."""
+    """Return the machine with only those of its cores that were claimed. Raises TopologyError if there are none."""
     own = frozenset(cpus)
     sockets = _by_socket(core for cores in topology.sockets for core in cores
                          if not own.isdisjoint(core.cpus))
@@ -291,8 +289,8 @@ def claimed(topology: Topology, cpus: Iterable[int]) -> Topology:
 
 @lru_cache(maxsize=16)
 def _alike(files: tuple[tuple[str, str], ...], cpuset: Cpus, mask: Cpus) -> Topology:
-    """The topology of nodes that say the same: most of a cluster's do, and a large one takes a
-    twentieth of a second."""
+    """Return the topology of nodes with equal files (cached): most nodes of a cluster are equal, and a large one takes
+    a twentieth of a second."""
     return _topology(dict(files), "/" + SYSTEM, "", cpuset, mask)
 
 
@@ -307,12 +305,11 @@ _BETWEEN = re.compile(r"(ma|n[uo]|di|gr|ca|l[1-5])\w*", re.IGNORECASE)
 
 
 def parse_synthetic(text: str, host: str) -> Topology | None:
-    """The machine that hwloc shows when HWLOC_SYNTHETIC is `text`, None if it is not understood.
+    """Return the machine that hwloc shows if HWLOC_SYNTHETIC is `text`; None if the text is not understood.
 
-    Understood are levels with a type: one of packages (or sockets), one of cores, PUs last, and
-    NUMA nodes, dies, groups and caches anywhere between, for example
-    `numa:2 pack:1 l3:1 core:4 pu:2`. Each number counts the children of one object above. CPU
-    numbers are taken to be in order: an `(indexes=...)` is left aside.
+    Supported are levels with a type: one of packages (or sockets), one of cores, PUs last, and NUMA nodes, dies,
+    groups and caches anywhere between, for example `numa:2 pack:1 l3:1 core:4 pu:2`. Each number counts the children
+    of one object above. CPU numbers are assumed to be in order: an `(indexes=...)` is ignored.
     """
     levels, place = [], 0
     stripped = text.strip()
@@ -343,10 +340,10 @@ def parse_synthetic(text: str, host: str) -> Topology | None:
 
 def parse_topology(root: PathLike, host: str, cpuset: Iterable[int] | None = None,
                    mask: Iterable[int] | None = None) -> Topology:
-    """The topology that the files under `root` describe, cut to a cpuset and to a mask.
+    """Return the topology that the files under `root` describe, cut to a cpuset and to a mask.
 
-    None stands for all CPUs. Raises TopologyError when nothing is left. Where the kernel tells
-    nothing of sockets or threads, CPUs are cores of one socket.
+    None means all CPUs. Raises TopologyError if no CPU is left. If the kernel reports nothing on sockets or threads,
+    each CPU is a core of one socket.
     """
     return _topology(agent.read_files(root), Path(root, SYSTEM), host, cpuset, mask)
 
@@ -401,7 +398,7 @@ class _Kernel:
         self._by_id: dict[str, Cpus] = {}
 
     def _online(self, cpuset: Iterable[int] | None) -> Cpus:
-        """The CPUs that are switched on."""
+        """Return the CPUs that are switched on."""
         listed = self._list("cpu/online")
         if listed:
             return listed
@@ -410,7 +407,7 @@ class _Kernel:
         return named or frozenset(cpuset or ())  # /sys is masked in some containers
 
     def package(self, cpu: int) -> Cpus:
-        """The CPUs of the CPU's socket. Some ARM machines call every socket -1."""
+        """Return the CPUs of the CPU's socket. Some ARM machines number every socket -1."""
         folder = f"cpu/cpu{cpu}/topology"
         siblings = self._first_list(folder, "package_cpus_list", "core_siblings_list")
         if siblings:
@@ -424,18 +421,18 @@ class _Kernel:
         return self._by_id[own]
 
     def threads(self, cpu: int) -> Cpus:
-        """The CPUs of the CPU's core."""
+        """Return the CPUs of the CPU's core."""
         folder = f"cpu/cpu{cpu}/topology"
         return self._first_list(folder, "core_cpus_list", "thread_siblings_list") | {cpu}
 
     def whole(self) -> tuple[int, ...]:
-        """How many cores each socket has."""
+        """Return the number of cores of each socket."""
         cores = {self.threads(cpu): self.package(cpu) for cpu in sorted(self.cpus)}
         return tuple(Counter(cores.values()).values())
 
     def nest(self, cpu: int) -> tuple[int, ...]:
-        """The CPU's place in the logical order: the lowest CPU of everything around it, from
-        the largest (the socket, or a NUMA node of several) to the core, and the CPU itself."""
+        """Return the CPU's position in the logical order: the lowest CPU of everything around it, from the largest
+        (the socket, or a NUMA node of several) to the core, and the CPU itself."""
         folder = f"cpu/cpu{cpu}"
         around = {self.package(cpu), self.threads(cpu)}
         around.update(self._list(f"{folder}/topology/{name}_cpus_list")
@@ -447,11 +444,11 @@ class _Kernel:
         return (*map(min, nest), cpu)
 
     def _first_list(self, folder: str, *names: str) -> Cpus:
-        """The first of several files that there is; the kernel has renamed some."""
+        """Return the list of the first of several files that exists; the kernel has renamed some."""
         return next(filter(None, (self._list(f"{folder}/{name}") for name in names)), frozenset())
 
     def _list(self, name: str) -> Cpus:
-        """The CPUs listed in a file that are switched on; none when there is no such file."""
+        """Return the CPUs listed in a file that are switched on; an empty set if there is no such file."""
         found = self._lists.get(name)
         if found is None:
             try:
@@ -472,7 +469,7 @@ def _read(path: Path) -> str | None:
 
 
 def fold(numbers: Iterable[int]) -> str:
-    """`0-2,5` for 0, 1, 2, 5: what `parse_cpu_list` reads."""
+    """Return the numbers as text, `0-2,5` for 0, 1, 2, 5: the format that `parse_cpu_list` reads."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:
@@ -483,7 +480,7 @@ def fold(numbers: Iterable[int]) -> str:
 
 
 def parse_cpu_list(text: str) -> Cpus:
-    """The numbers in a kernel's list such as `0-3,8,10-11`; ValueError when it is none."""
+    """Return the numbers in a kernel's list such as `0-3,8,10-11`; raises ValueError if it is not such a list."""
     numbers: set[int] = set()
     for part in text.split(",") if text.strip() else ():
         match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
@@ -492,6 +489,3 @@ def parse_cpu_list(text: str) -> Cpus:
         first = int(match.group(1))
         numbers.update(range(first, int(match.group(2) or first) + 1))
     return frozenset(numbers)
-
-
-# -------------------------------------------------------------------------------------- quota

@@ -1,1 +1,1 @@
-"""One connection to each node of a run, for all that is started there."""
+"""Keeps one connection to each node of a run, which carries everything that is started there."""

@@ -1,8 +1,9 @@
-"""How the runner (`runner.py`) gets to a node: as text through the pipe to it, since a file on a shared file system would be opened
-on all nodes at the same moment.
+"""Brings the runner (`runner.py`) to a node as text through the pipe to it, since a file on a shared file system would
+be opened on all nodes at the same moment.
 
-Python there gets a few lines as its argument, the boot. It says that it is there, as a runner does, with nothing behind the name;
-the relay then sends the modules, each with the path of its file, and it runs them.
+Python on the node gets a few lines as its argument, the boot. The boot reports that it runs, with a line like those of
+a runner that has nothing after the name. The relay then sends the modules, each with the path of its file, and the
+boot runs them.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import os
 import zlib
 
 MODULES = ("wire", "starting", "serving", "proc", "claims", "devices", "agent", "runner")
-"""What is in the folder `vrm/live/runner`, each behind what it imports."""
+"""The modules in the folder `vrm/live/runner`, each after those that it imports."""
 
 MARK = "# The runner of vrm on this node\n"
-"""Begins the boot, for those who look at processes."""
+"""The first line of the boot, for people who look at the list of processes."""
 
 _BOOT = MARK + """\
 import os, sys, marshal, types, zlib
@@ -44,13 +45,13 @@ module.main(name)
 
 
 def boot() -> str:
-    """The argument of `python -c`, in one line, which any login shell passes on: it is followed by the node's name, or
-    `$` and the variable that has it, by another Python that may be newer than 3.7, and by itself once more."""
+    """Return the argument of `python -c`, in one line that any login shell passes on. After it follow the node's name
+    (or `$` and the variable that holds it), another Python that may be newer than 3.7, and this argument again."""
     return f"exec({json.dumps(_BOOT)})"
 
 
 def program() -> bytes:
-    """What the boot reads: the text of all modules, behind its length."""
+    """Return what the boot reads: the compressed text of all modules, with its length in front."""
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     modules = []
     for name in MODULES:

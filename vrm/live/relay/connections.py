@@ -1,4 +1,4 @@
-"""What the relay (`relay.py`) knows of those that it connects: its clients, and the nodes behind its links."""
+"""The objects that the relay (`relay.py`) connects: its clients, and the nodes behind its links."""
 
 from __future__ import annotations
 
@@ -16,33 +16,34 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class FarConnection:
-    """The connection of a client on a node, which goes by the runner there; `send` writes a frame to that."""
+class RemoteConnection:
+    """The connection of a client that runs on a node, through the runner there. Has the methods of a socket that the
+    relay uses; `send` writes out what waits for the node's link."""
 
     def __init__(self, node: NodeConnection, number: int, send: Callable[[NodeLink], None]) -> None:
         self._node, self._number, self._send = node, number, send
 
     def fileno(self) -> int:
-        """No file of this process."""
+        """Return -1: this connection is no file of this process."""
         return -1
 
     def settimeout(self, seconds: float) -> None:
-        """It never waits."""
+        """Do nothing: this connection never waits."""
 
     def sendall(self, data: bytes) -> None:
-        """Give the client its answer."""
+        """Send the client its answer."""
         self._node.link.unsent += wire.frame(self._node.host, self._number, bytes(data))
         self._send(self._node.link)
 
     def close(self) -> None:
-        """The client has its answer, or was told that there is none."""
+        """Forget the client, which has its answer or knows that there is none."""
         self._node.far.pop(self._number, None)
 
 
 class RelayClient:
-    """What has something done on a node: its connection and kind, the node and the number of its order (0 until that is
-    whole), what waits for the node to answer, and what waits for the client to read it. `node`: the connection behind which
-    it is done. `ending`: nothing more comes from it."""
+    """A client that requests something on a node. `number` is the number of its order (0 until the order is complete),
+    `node` the connection to the node. `unsent` are bytes for the node, until it has answered; `undelivered` are bytes for
+    the client, until it can read them. `ending`: the client sends nothing further."""
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection  # a socket, or a FarConnection
@@ -51,12 +52,12 @@ class RelayClient:
         self.node: NodeConnection | None = None
         self.unread = bytearray()
         self.unsent = bytearray()
-        self.unheard = bytearray()
+        self.undelivered = bytearray()
         self.ending = False
 
 
 class NodeLink:
-    """A program, ssh or srun, with the runners of one node or of several at its other end."""
+    """A process, ssh or srun, with the runners of one or several nodes at its other end."""
 
     def __init__(self, process: subprocess.Popen[bytes], hosts: list[bytes]) -> None:
         assert process.stdin and process.stdout and process.stderr
@@ -66,14 +67,15 @@ class NodeLink:
         self.stdin, self.stdout, self.stderr = process.stdin, process.stdout, process.stderr
         self.unread = bytearray()
         self.unsent = bytearray()
-        self.sent = False  # the program, to all runners at once
+        self.sent = False  # whether the runners' program was sent, to all of them at once
         self.base: dict[bytes, bytes] = {}
         self.noise = 0
         self.said = ""
 
     def shortened(self, order: bytes) -> bytes:
-        """An order for a runner here, with what its environment has other than the first one: that goes to all runners, as
-        each frame of srun does, and the environments of a run are nearly the same."""
+        """Return an order for a runner here with its environment replaced by the differences from the first one.
+        The first environment is sent to all runners, as each frame of srun is; the environments of a run are
+        nearly equal."""
         kind, (argv, env, *rest) = marshal.loads(order)
         if not self.base:
             self.base = env
@@ -83,7 +85,8 @@ class NodeLink:
 
 
 class NodeConnection:
-    """One node behind a link. `due`: when it counts as lost, or is to be asked whether it is not; `asked` tells which."""
+    """One node behind a link. `due` is the time of the next action: a question whether the node is alive, or, if
+    `asked` is set, giving it up as lost."""
 
     def __init__(self, host: bytes, link: NodeLink, due: float) -> None:
         self.host = host
@@ -93,4 +96,4 @@ class NodeConnection:
         self.asked = True
         self.unread = bytearray()
         self.clients: dict[int, RelayClient] = {}
-        self.far: dict[int, RelayClient] = {}  # on the node, by their numbers
+        self.far: dict[int, RelayClient] = {}  # clients on the node, by number

@@ -1,7 +1,7 @@
-"""The manager's side of the relay (`relay.py`), through which a run starts all that it has on other nodes.
+"""The manager's side of the relay (`relay.py`), which starts everything that a run has on other nodes.
 
-Programs of jobs connect to a socket that this process has made and the relay listens on. This process keeps it open,
-so that they wait for the next relay when one is killed.
+Programs of jobs connect to a socket that this process has created and the relay listens on. This process keeps it
+open, so that they wait for the next relay when one is killed.
 """
 
 from __future__ import annotations
@@ -21,28 +21,29 @@ from vrm.live.runner import wire
 from vrm.live.relay import rsh_agent as rsh_agent_module
 
 UNREACHED = f": {relay.UNREACHED}"
-"""Stands behind the node's name where a program was not started since the node did not answer."""
+"""Follows the node's name in the message on a program that was not started because the node did not answer."""
 
 WAITING = 4096
-"""Connections at most that wait for the relay; the next ones block."""
+"""Connections that may wait for the relay; further ones block."""
 
 GONE_WITHIN = 3.0
-"""Seconds in which a relay without programs must have ended."""
+"""Seconds within which a relay without programs must end."""
 
 RSH_AGENT = "vrm-rsh"
-"""The program of a run that takes the place of ssh for mpiruns, among its commands."""
+"""The program that replaces ssh for mpiruns, among the commands of a run."""
 
 
 def rsh_agent() -> str:
-    """The text of RSH_AGENT: mpirun wants one path, without arguments."""
+    """Return the text of the script RSH_AGENT: mpirun accepts only one path, without arguments."""
     return f"#!/bin/sh\nexec {shlex.join([sys.executable, '-I', '-S', rsh_agent_module.__file__])} \"$@\"\n"
 
 
 class RelayProcess:
-    """The relay of a run: `ways` are the commands that start a runner, by the node's name, and `groups` those that
-    start one on each of several nodes; `env` is their environment, `timeout` the seconds in which a node must answer.
+    """The relay of a run. `ways` are the commands that start a runner, by node name; `groups` are pairs of several
+    nodes and the command that starts a runner on each of them. `env` is the environment of these commands, `timeout`
+    the seconds within which a node must answer.
 
-    `life` can be read when the relay has ended; `address` is the name by which clients find it.
+    `life` becomes readable when the relay has ended; `address` is the name of the socket for clients.
     """
 
     def __init__(self, ways: Mapping[str, Sequence[str]], env: Mapping[str, str], timeout: float,
@@ -61,24 +62,24 @@ class RelayProcess:
         self._closed = False
 
     def fileno(self) -> int:
-        """What a supervisor keeps open as long as a program of its job may need the relay."""
+        """Return the descriptor that a supervisor keeps open as long as a program of its job may need the relay."""
         return self._kept
 
     def connect_agent(self, host: str, silence: float, wish: str, devices: str) -> socket.socket:
-        """A connection to a new agent on a node, which is its input and output; the relay is started if it was not.
-        The other arguments are those of `agent.serve`. Raises OSError."""
+        """Return a connection to a new agent on a node, which serves as its input and output; starts the relay if
+        necessary. The other arguments are those of `agent.serve`. Raises OSError."""
         self.started()
         return socket.socket(fileno=wire.connect(self.address.encode(), wire.AGENT, os.fsencode(host),
                                                  (silence, wish, devices)).detach())
 
     def started(self) -> int:
-        """Start the relay, if it was not; gives `life`. Raises OSError."""
+        """Start the relay unless it was started; return `life`. Raises OSError."""
         return self.start() if self._process is None else self.life
 
     def start(self) -> int:
-        """Start the relay, or another one instead of one that has ended; gives `life`.
+        """Start the relay, or replace one that has ended; return `life`.
 
-        Programs that the one before had started are ended with their connections. Raises OSError.
+        Programs of the earlier relay end with their connections. Raises OSError.
         """
         if self._process is not None:
             os.close(self.life)
@@ -94,18 +95,18 @@ class RelayProcess:
         finally:
             os.close(theirs)
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it was killed; `life` tells of it
+        with contextlib.suppress(BrokenPipeError):  # it was killed; `life` shows that
             self._process.stdin.write(self._setup)
             self._process.stdin.close()
         return self.life
 
     @property
     def pid(self) -> int | None:
-        """The relay's process, which leads a session; None if there is none."""
+        """Process number of the relay, which leads a session; None if there is none."""
         return self._process.pid if self._process is not None else None
 
     def close(self) -> None:
-        """Let the relay end, once the programs that it has started have ended. Closing twice is harmless."""
+        """Let the relay end, as soon as the programs that it has started have ended. Closing twice is harmless."""
         if self._closed:
             return
         self._closed = True
@@ -116,6 +117,6 @@ class RelayProcess:
             try:
                 self._process.wait(GONE_WITHIN)
             except subprocess.TimeoutExpired:
-                pass  # programs run: it ends with them
+                pass  # programs run: it ends after them
             os.close(self.life)
             self._process = None

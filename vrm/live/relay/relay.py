@@ -1,16 +1,18 @@
-"""Keeps one connection to each node for all that a run does there: vrm's agent, programs without MPI, and the daemons of
-mpirun. It runs alone (`python -I -S relay.py LISTENING ALIVE`), one process per manager, and outlives it.
+"""Keeps one connection to each node for everything that a run does there: vrm's agent, programs without MPI, and the
+daemons of mpirun. It runs alone (`python -I -S relay.py LISTENING ALIVE`), one process per manager, and outlives the
+manager.
 
-ssh or srun for every program would cost more than short programs take, and the batch system a step for each. So there is
-one runner (`runner.py`) on each node, started when first needed; under Slurm one srun starts all of them. They are not the
-manager's: a manager may be killed, and its programs go on under the next one. `wire.py` says what goes to and fro.
+One ssh or srun per program would take longer than short programs run, and would cost a step of the batch system each.
+So there is one runner (`runner.py`) on each node, started when it is first needed; under Slurm one srun starts all of
+them. The runners do not belong to the manager: it may be killed, and its programs continue under the next manager.
+`wire.py` describes the messages.
 
 A client connects to the socket LISTENING: the manager for the agent of a node, a supervisor's stand-in
-(`supervisor.py`) for a program, or what takes the place of ssh for mpirun (`rsh_agent.py`). The end of its connection
-kills the program, or is the end of the agent's input. The end of the connection without an answer means that the
-node was lost.
+(`supervisor.py`) for a program, or the replacement of ssh for mpirun (`rsh_agent.py`). The end of its connection kills
+the program, or ends the agent's input. If the relay ends the connection without an answer, the node was lost.
 
-It ends when nobody can send an order any more, since nobody has the pipe ALIVE open for writing, and no program runs.
+The relay ends when nobody can send an order any more, since nobody has the pipe ALIVE open for writing, and no program
+runs.
 """
 
 from __future__ import annotations
@@ -31,10 +33,10 @@ if not __package__:
     sys.path += [_HERE, os.path.join(os.path.dirname(_HERE), "runner")]
     import boot
     import wire
-    from connections import FarConnection, NodeConnection, NodeLink, RelayClient
+    from connections import RemoteConnection, NodeConnection, NodeLink, RelayClient
 else:
     from vrm.live.relay import boot
-    from vrm.live.relay.connections import FarConnection, NodeConnection, NodeLink, RelayClient
+    from vrm.live.relay.connections import RemoteConnection, NodeConnection, NodeLink, RelayClient
     from vrm.live.runner import wire
 
 TYPE_CHECKING = False
@@ -42,36 +44,39 @@ if TYPE_CHECKING:
     from typing import Any
 
 UNREACHED = "cannot be reached"
-"""Begins the reason of what was not started since its node did not answer."""
+"""First words of the reason why something was not started: its node did not answer."""
 
 SILENT = "no answer to a ping within"
-"""Begins the reason of a node that was there."""
+"""First words of the reason why a node that had answered before was lost."""
 
 MOST_NOISE = 1 << 20
-"""Bytes in a row that may be no line of a runner, as login scripts print them."""
+"""Bytes in a row that need not be lines of a runner, such as the output of login scripts; after more the link is
+lost."""
 
 PING_EVERY = 5.0
-"""Seconds from a runner's answer to the next question whether it is there."""
+"""Seconds from a runner's answer to the next question whether it is alive."""
 
 EACH = 0.02
-"""Seconds more for each node that is reached with others: Slurm starts a step on many nodes in some time."""
+"""Additional seconds for each node that is reached together with others: Slurm needs time to start a step on many
+nodes."""
 
 SUSPENDED = 2.0
-"""Seconds by which a process that wakes too late counts as having been stopped."""
+"""Seconds of delay after which a process that wakes up too late counts as having been stopped."""
 
 CLOSE_SECONDS = 2.0
 """Seconds that runners have to end by themselves."""
 
 IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals meant for the manager or its jobs."""
+"""Signals that are ignored: they are meant for the manager or its jobs."""
 
 KILLED = re.compile(r"error: (\S+): tasks? [\d,-]+: ")
-"""What srun says of a runner that has ended."""
+"""Message of srun about a runner that has ended."""
 
 
 class Relay:
-    """The loop; clients connect to `listening` as long as `alive` is open somewhere. `ways` are commands by the
-    node's name, `groups` those that reach several nodes at once, with these; `timeout` seconds to answer in."""
+    """The main loop. Clients connect to `listening` as long as `alive` is open somewhere. `ways` are commands by node
+    name; `groups` are pairs of several nodes and the command that reaches them at once; `timeout` is the seconds
+    within which a node must answer."""
 
     def __init__(self, listening: socket.socket, alive: int, ways: dict[bytes, Any],
                  groups: list[tuple[list[bytes], list[str]]], timeout: float) -> None:
@@ -83,12 +88,12 @@ class Relay:
         self.ping = min(PING_EVERY, timeout)
         self.look_every = self.ping / 8
         self.poll = select.epoll()
-        self.readers: dict[int, Any] = {}   # number of an open file -> what to call, and with what
+        self.readers: dict[int, Any] = {}   # descriptor -> function to call, and its arguments
         self.writers: dict[int, Any] = {}
-        self.nodes: dict[bytes, NodeConnection] = {}  # behind which things start from now on
-        self.links: dict[NodeLink, None] = {}  # in their order, which a set of objects would not have
+        self.nodes: dict[bytes, NodeConnection] = {}  # connections for new orders
+        self.links: dict[NodeLink, None] = {}  # in order of creation, which a set would not keep
         self.clients: set[RelayClient] = set()
-        self.ended: list[subprocess.Popen[bytes]] = []  # of lost links, that have not been waited for
+        self.ended: list[subprocess.Popen[bytes]] = []  # processes of lost links, not waited for yet
         self.program = b""
         self.open = True                # orders may still come
         self.numbers = 0
@@ -96,18 +101,18 @@ class Relay:
         self.listen(alive, self.end_orders)
 
     def listen(self, descriptor: int, reader: object, *arguments: object) -> None:
-        """Call the reader when the file can be read."""
+        """Call `reader` whenever the file can be read."""
         self.readers[descriptor] = reader, arguments
         self.poll.register(descriptor, select.EPOLLIN)
 
     def forget(self, descriptor: int) -> None:
-        """Stop listening to a file, which is about to be closed."""
+        """Stop polling a file, which is about to be closed."""
         self.writers.pop(descriptor, None)
         if self.readers.pop(descriptor, None) is not None:
             self.poll.unregister(descriptor)
 
     def serve(self) -> None:
-        """Run until all is done."""
+        """Run until no order can come and no client is left."""
         look = time.monotonic() + self.look_every
         while self.open or self.clients:
             ready = self.poll.poll(max(0.0, look - time.monotonic()) if self.links else None)
@@ -121,27 +126,27 @@ class Relay:
                         handler, arguments = handlers[descriptor]
                         handler(*arguments)
             if time.monotonic() >= look or not self.links:
-                self.look_at_nodes()
+                self.check_nodes()
                 look = time.monotonic() + self.look_every
         self.close()
 
     def connections(self) -> list[NodeConnection]:
-        """All of them, also those behind which nothing new starts."""
+        """Return all connections, including those that get no new orders."""
         return [node for link in self.links for node in link.nodes.values()]
 
     # Clients.
 
     def end_orders(self) -> None:
-        """Nobody can connect any more."""
+        """Stop accepting clients: nobody can connect any more."""
         self.forget(self.alive)
         self.forget(self.listening.fileno())
         self.open = False
 
     def take_client(self) -> None:
-        """A client has connected."""
+        """Accept a client that has connected."""
         try:
             connection, _ = self.listening.accept()
-        except OSError:  # it has gone, or there are too many open files: the next turn tries again
+        except OSError:  # it has ended, or there are too many open files: the next round tries again
             return
         if not wire.own(connection):
             connection.close()
@@ -153,7 +158,7 @@ class Relay:
         self.writers[connection.fileno()] = self.deliver, (client,)
 
     def read_client(self, client: RelayClient) -> None:
-        """A part of an order, what follows it, or the end of a client."""
+        """Read a part of an order, the data that follows it, or the end of a client."""
         try:
             data = client.connection.recv(1 << 16)
         except BlockingIOError:
@@ -179,19 +184,19 @@ class Relay:
         client.unread.clear()
 
     def end_client(self, client: RelayClient) -> None:
-        """Nothing more comes from a client: its program is killed, its agent sees the end of its input."""
+        """Handle the end of a client's data: kill its program, or end the input of its agent."""
         if client.number and not client.ending:
             self.pass_on(client, b"" if client.kind == wire.AGENT else signal.SIGKILL.value)
         if client not in self.clients:
-            return  # its node was lost at this
-        if client.kind == wire.AGENT and not client.ending:  # which may say something still
+            return  # its node was lost in this call
+        if client.kind == wire.AGENT and not client.ending:  # the agent may still send something
             client.ending = True
             self.poll.modify(client.connection.fileno(), 0)
         else:
             self.dismiss(client)
 
     def place(self, client: RelayClient, order: bytes) -> None:
-        """Send an order to its node."""
+        """Number an order and send it to its node."""
         self.numbers += 1
         client.number = self.numbers
         try:
@@ -204,37 +209,37 @@ class Relay:
         self.send(client, node, node.link.shortened(order) if node.ready and client.kind != wire.AGENT else order)
 
     def pass_on(self, client: RelayClient, what: int | bytes) -> None:
-        """Pass on a signal to the program of a client, where that still runs, or input to its agent."""
+        """Pass on a signal to the program of a client, if that still runs, or input to its agent."""
         node = client.node
         if node is not None and client.number in node.clients:
             self.send(client, node, marshal.dumps(what, wire.PORTABLE))
 
     def send(self, client: RelayClient, node: NodeConnection, content: bytes) -> None:
-        """Send an order or what follows it to the node, as soon as that has answered."""
+        """Send an order, or the data that follows it, to the node as soon as the node has answered."""
         unsent = node.link.unsent if node.ready else client.unsent
         unsent += wire.frame(client.host, client.number, content)
         if node.ready:
             self.flush(node.link)
 
     def deliver(self, client: RelayClient) -> None:
-        """Give a client what it can take."""
+        """Send a client as much as it can take."""
         try:
-            while client.unheard:
-                del client.unheard[:client.connection.send(client.unheard)]
+            while client.undelivered:
+                del client.undelivered[:client.connection.send(client.undelivered)]
         except BlockingIOError:
             pass
         except OSError:
-            client.unheard.clear()  # it has been killed, which is read as well
+            client.undelivered.clear()  # it has been killed; its end is read as well
         if client.connection.fileno() in self.readers:
             read = 0 if client.ending else select.EPOLLIN
-            self.poll.modify(client.connection.fileno(), read | (select.EPOLLOUT if client.unheard else 0))
+            self.poll.modify(client.connection.fileno(), read | (select.EPOLLOUT if client.undelivered else 0))
 
     def dismiss(self, client: RelayClient, answer: bytes = b"") -> None:
-        """End the connection to a client, after the answer."""
+        """Close the connection to a client, after sending the answer."""
         self.forget(client.connection.fileno())
         try:
             client.connection.settimeout(CLOSE_SECONDS)
-            client.connection.sendall(client.unheard + answer)
+            client.connection.sendall(client.undelivered + answer)
         except OSError:
             pass  # it has been killed
         client.connection.close()
@@ -245,10 +250,10 @@ class Relay:
     # Nodes.
 
     def connect(self, host: bytes) -> NodeConnection:
-        """Start the connection to a node, and to those that are reached with it. Raises OSError."""
+        """Start the connection to a node, and to the nodes that are reached together with it. Raises OSError."""
         group = next((group for group in self.groups if host in group[0]), None)
         if group is not None:
-            self.groups.remove(group)  # a node that is lost is reached alone
+            self.groups.remove(group)  # after a loss each node is reached alone
         hosts, way = group or ([host], self.ways.get(host))
         if way is None:
             raise OSError(0, "not a node of this run")
@@ -262,7 +267,7 @@ class Relay:
         due = time.monotonic() + self.timeout + EACH * (len(hosts) - 1)
         link.nodes = {each: NodeConnection(each, link, due) for each in hosts}
         self.nodes.update(link.nodes)
-        for pipe, reader in ((link.stdout, self.hear), (link.stderr, self.hear_errors)):
+        for pipe, reader in ((link.stdout, self.hear), (link.stderr, self.read_errors)):
             os.set_blocking(pipe.fileno(), False)
             self.listen(pipe.fileno(), reader, link)
         stdin = link.stdin.fileno()
@@ -272,7 +277,7 @@ class Relay:
         return self.nodes[host]
 
     def flush(self, link: NodeLink) -> None:
-        """Write what the pipe takes."""
+        """Write as much as the pipe takes."""
         if link not in self.links:
             return
         stdin = link.stdin.fileno()
@@ -287,13 +292,13 @@ class Relay:
         self.poll.modify(stdin, select.EPOLLOUT if link.unsent else 0)
 
     def hear(self, link: NodeLink) -> None:
-        """What runners, or before them login scripts, say."""
+        """Read the output of runners, and of login scripts before them."""
         try:
             data = os.read(link.stdout.fileno(), 1 << 16)
         except BlockingIOError:
             return
         if not data:
-            self.hear_errors(link)
+            self.read_errors(link)
             self.lose_link(link, link.said or "its agent ended and printed nothing")
             return
         link.unread += data
@@ -312,9 +317,9 @@ class Relay:
             self.lose_link(link, f"something other than an agent answers there: {link.said}")
 
     def take(self, link: NodeLink, host: bytes, part: bytes) -> None:
-        """A part of what the runner of a node says."""
+        """Handle a part of a runner's frame."""
         node = link.nodes.get(host)
-        if node is None:  # it was given up
+        if node is None:  # it was given up as lost
             return
         if not part:
             if not link.sent:
@@ -331,15 +336,16 @@ class Relay:
         node.unread += part
         for number, content in wire.take_answers(node.unread):
             if number & wire.FAR:
-                self.hear_far(node, number, content)
+                self.handle_remote_request(node, number, content)
             elif number in node.clients:
                 self.answer(node.clients[number], content)
 
-    def hear_far(self, node: NodeConnection, number: int, content: bytes) -> None:
-        """A program on a node, such as the mpirun of a script, wants a daemon on another one, or no longer."""
+    def handle_remote_request(self, node: NodeConnection, number: int, content: bytes) -> None:
+        """Handle a program on a node, such as the mpirun of a script, that requests a daemon on another node, or
+        withdraws that."""
         client = node.far.get(number)
         if client is None and content:
-            client = node.far[number] = RelayClient(FarConnection(node, number, self.flush))
+            client = node.far[number] = RelayClient(RemoteConnection(node, number, self.flush))
             self.clients.add(client)
             client.kind, (client.host, _, order) = content[:1], content[1:].partition(b"\0")
             self.place(client, order)
@@ -347,25 +353,26 @@ class Relay:
             self.end_client(client)
 
     def answer(self, client: RelayClient, content: bytes) -> None:
-        """How the program of a client ended; or what its agent says, or its end."""
+        """Pass on how the program of a client ended, or the output of its agent, or the agent's end."""
         if client.kind != wire.AGENT:
             self.dismiss(client, content if client.kind == wire.PROGRAM else wire.said(client.host, content))
             return
         said = marshal.loads(content)
         if isinstance(said, bytes):
-            client.unheard += said
+            client.undelivered += said
             self.deliver(client)
         else:
             self.dismiss(client)
 
     def note(self, link: NodeLink, data: bytes) -> None:
-        """Keep the last line that is none of a runner."""
+        """Keep the last line that is not from a runner."""
         texts = [text.strip() for text in data.decode(errors="replace").splitlines()]
         said = next((text for text in reversed(texts) if text), link.said)
         link.said = "".join(c if c.isprintable() else "?" for c in said)[:300]
 
-    def hear_errors(self, link: NodeLink) -> None:
-        """Keep the last line that ssh, srun or a runner complained of; a runner of several may have ended."""
+    def read_errors(self, link: NodeLink) -> None:
+        """Keep the last line that ssh, srun or a runner printed on standard error. On a link to several nodes it may
+        report that one runner has ended."""
         descriptor = link.stderr.fileno()
         try:
             data = os.read(descriptor, 1 << 16) if descriptor in self.readers else b""
@@ -380,8 +387,8 @@ class Relay:
                 if node is not None:
                     self.lose(node, "its agent was killed")
 
-    def look_at_nodes(self) -> None:
-        """Ask those of which nothing was heard, and give up those that do not answer."""
+    def check_nodes(self) -> None:
+        """Ask the nodes that were silent whether they are alive, and give up those that do not answer."""
         now = time.monotonic()
         links = dict[NodeLink, None]()
         for node in self.connections():
@@ -399,7 +406,8 @@ class Relay:
         self.ended = [process for process in self.ended if process.poll() is None]
 
     def lose_client(self, client: RelayClient, reason: str, ready: bool = False) -> None:
-        """What a client wanted was not started, or is lost with its node if that was `ready`."""
+        """Report to a client that its order was not started, or (if its node was `ready`) that it was lost with the
+        node."""
         if client.kind == wire.AGENT:
             self.dismiss(client, b"\n" + reason.encode() + b"\n")
         elif ready:
@@ -408,8 +416,8 @@ class Relay:
             self.answer(client, marshal.dumps((f"{UNREACHED}: {reason}", 0, 0.0, 0.0, 0), 2))
 
     def lose(self, node: NodeConnection, reason: str) -> None:
-        """A node is out of reach: what was to start there has not, what ran there is lost. One that was to be reached
-        with others is tried alone: the start of all may have failed for one of them."""
+        """Give up a node as out of reach: what was to start there was not started, what ran there is lost. A node that
+        was to be reached together with others is tried alone, since one of them may have made the start of all fail."""
         host, link = node.host, node.link
         del link.nodes[host]
         if self.nodes.get(host) is node:
@@ -434,8 +442,8 @@ class Relay:
             self.leave(node)
 
     def leave(self, lost: NodeConnection) -> None:
-        """A node behind a link is lost. srun ends the tasks on all nodes when that is restarted before Slurm takes it for down: what
-        starts from now on gets a connection to each node alone."""
+        """Continue a link after one of its nodes was lost. srun ends the tasks on all nodes when a node is restarted
+        before Slurm marks it as down: therefore new orders get a connection to each node alone."""
         link = lost.link
         if not link.nodes:
             self.disconnect(link)
@@ -443,17 +451,17 @@ class Relay:
         for node in link.nodes.values():
             if lost.ready and self.nodes.get(node.host) == node:
                 del self.nodes[node.host]
-        link.unsent += wire.frame(lost.host, 0, marshal.dumps(None, wire.PORTABLE))  # should it hear that still
+        link.unsent += wire.frame(lost.host, 0, marshal.dumps(None, wire.PORTABLE))  # if that node still receives it
         self.flush(link)
 
     def lose_link(self, link: NodeLink, reason: str) -> None:
-        """All nodes behind a link are out of reach."""
+        """Close a link and give up all nodes behind it."""
         self.disconnect(link)
         for node in list(link.nodes.values()):
             self.lose(node, reason)
 
     def disconnect(self, link: NodeLink) -> None:
-        """Close a link and kill its ssh or srun, which leads a group of its own."""
+        """Close a link and kill its ssh or srun, which leads a process group of its own."""
         self.links.pop(link, None)
         for pipe in (link.stdin, link.stdout, link.stderr):
             if not pipe.closed:
@@ -479,11 +487,11 @@ class Relay:
             try:
                 process.wait(CLOSE_SECONDS)
             except subprocess.TimeoutExpired:
-                continue  # it hangs in the kernel, and has its SIGKILL
+                continue  # it hangs in the kernel, and was sent SIGKILL
 
 
 def main(arguments: list[str]) -> None:
-    """Run the relay; what `Relay` takes comes through standard input."""
+    """Run the relay; the other arguments of `Relay` come through standard input."""
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

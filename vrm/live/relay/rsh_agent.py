@@ -1,9 +1,10 @@
-"""Takes the place of ssh for the mpirun of a job: starts its daemon on another node through the relay (`relay.py`),
-with no connection, and no step of the batch system, of its own. It runs alone: `python -I -S rsh_agent.py [OPTION ...] HOST
-COMMAND ...`, and stays as long as the daemon, whose exit status it takes.
+"""Replaces ssh for the mpirun of a job: starts its daemon on another node through the relay (`relay.py`), without a
+connection, or a step of the batch system, of its own. It runs alone: `python -I -S rsh_agent.py [OPTION ...] HOST
+COMMAND ...`. It runs as long as the daemon and returns the daemon's exit status.
 
-The daemon has the environment of mpirun. What it prints goes to the job's standard error. When this process is killed,
-the daemon is. It becomes a shell, which needs little memory: a job has one for each other node.
+The daemon gets the environment of mpirun. Its output goes to the job's standard error. When this process is killed,
+the daemon is killed, too. This process replaces itself by a shell, which needs little memory: a job has one for each
+other node.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ else:
     from vrm.live.runner import wire
 
 ADDRESS, ERRORS = b"VRM_RELAY", b"VRM_ERRORS"
-"""The variables of a job with the name of the relay, and the file of its standard error."""
+"""The variables of a job with the name of the relay, and with the file of its standard error."""
 
 WITH_VALUE = ("-l", "-p", "-o", "-F", "-i", "-S", "-E")
-"""Options of ssh behind which a word follows."""
+"""Options of ssh that are followed by a value."""
 
 
 def target(words: list[str]) -> tuple[str, str]:
-    """The node and the command, as ssh reads its arguments; ValueError where one is missing."""
+    """Return the node and the command from arguments like those of ssh; raises ValueError if one is missing."""
     at = 0
     while at < len(words) and words[at].startswith("-"):
         at += 2 if words[at] in WITH_VALUE else 1
@@ -39,11 +40,12 @@ def target(words: list[str]) -> tuple[str, str]:
 WAIT = '''read -r code said <&3 || { code=255; said="the connection to $0 was lost"; }
 [ -z "$said" ] || echo "vrm: $said" >&2
 exit "$code"'''
-"""For a shell: wait for the end of the daemon on the node $0."""
+"""Shell script that waits for the end of the daemon on the node $0."""
 
 
 def start(words: list[str]) -> None:
-    """Start the command and become what waits for its end. ValueError says why it could not be started."""
+    """Start the command and replace this process by a shell that waits for its end. Raises ValueError with the reason
+    if it could not be started."""
     try:
         host, command = target(words)
         env = dict(os.environb)

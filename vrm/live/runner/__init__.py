@@ -1,1 +1,1 @@
-"""The program that vrm runs on each other node: programs of jobs are started by it, and its agent watches the node."""
+"""The program that vrm runs on each other node: it starts programs of jobs there, and its agent watches the node."""

@@ -1,8 +1,8 @@
-"""Cores and GPUs of a node that one vrm holds and no other takes. One file, the standard library only,
+"""Claims cores and GPUs of a node for one vrm, so that no other vrm takes them. One file, the standard library only,
 Python 3.6 or newer: agents (`agent.py`) run it on their nodes.
 
-A claim is the name of a socket, which one process of this machine can have at a time and which goes
-with the process, of whatever user it is.
+A claim is the name of an abstract socket. Only one process of this machine, of any user, can have that name at a time,
+and the name is free when the process ends.
 """
 
 import os
@@ -19,18 +19,16 @@ if TYPE_CHECKING:
 _CLAIMS: "Dict[str, Any]" = {}  # sockets that hold claims by their names, until this process ends
 
 LONGEST = 90
-"""Characters of a name that a claim takes; the kernel allows 107 bytes."""
+"""Characters of a name that a claim may have; the kernel allows 107 bytes."""
 
 
-class Claim:
-    """Cores of this node that no other vrm takes, where the batch system has granted a number of
-    them and not said which. `wish` is that number, or the CPUs of an earlier claim (`cpus:0,4`)
-    which is to be held again. `cpus` are what was claimed (None: all may be used, nothing was
-    claimed), `trouble` says why they are others, or fewer, than wished for.
+class CoreClaim:
+    """Claims cores of this node if the batch system has granted a number of cores without saying which ones. `wish` is
+    that number, or the CPUs of an earlier claim (`cpus:0,4`), which is to be held again. `cpus` are the claimed CPUs
+    (None: nothing was claimed, all may be used); `trouble` says why they are fewer than requested or in use by others
+    ("": neither).
 
-    A claim is the name of a socket, which one process of this machine can have at a time and
-    which goes with the process, of whatever user it is. Cores to which processes of others are
-    bound come last.
+    Cores to which processes of others are bound are claimed last.
     """
 
     def __init__(self, files: "Dict[str, str]", mask: "Set[int]", wish: str) -> None:
@@ -39,7 +37,7 @@ class Claim:
         cores = _cores(files, mask)
         again = [int(cpu) for cpu in wish[5:].split(",")] if wish.startswith("cpus:") else None
         if again is not None:
-            # An agent that has lost its vrm may hold them still: no other vrm can have them.
+            # They may still be held by an agent that has lost its vrm: then no other vrm can have them either.
             for core in cores:
                 if core[0] in again:
                     _hold(core[0])
@@ -70,7 +68,7 @@ class Claim:
 
 
 def _cores(files: "Dict[str, str]", mask: "Set[int]") -> "List[List[int]]":
-    """The CPUs of each core that may be used, by the kernel's files; the lowest first."""
+    """Return the usable CPUs of each core, from the kernel's files; the core with the lowest CPU first."""
     cores: "Dict[str, List[int]]" = {}
     for cpu in sorted(mask):
         folder = "cpu/cpu{}/topology/".format(cpu)
@@ -81,22 +79,22 @@ def _cores(files: "Dict[str, str]", mask: "Set[int]") -> "List[List[int]]":
 
 
 def hold_device(device: "Mapping[str, Any]") -> bool:
-    """Claim a GPU (see `devices.py`); False when another process has it. Its UUID is the same wherever
-    its file may stand."""
+    """Claim a GPU (see `devices.py`); False if another process holds it. Its UUID does not depend on where its device
+    file is."""
     file = os.path.realpath(device["file"])
     known = device["uuid"] if file.startswith("/dev/") and device["uuid"] else file
     return _claim("\0vrm-gpu-" + known[-LONGEST:])
 
 
 def _hold(cpu: int) -> bool:
-    """Claim a core by its lowest CPU; False when another process has it."""
+    """Claim a core by its lowest CPU; False if another process holds it."""
     return _claim("\0vrm-core-{}".format(cpu))
 
 
 def _claim(name: str) -> bool:
     if name in _CLAIMS:
         return True
-    import socket  # only here: a third of the agent's start
+    import socket  # only here: it would take a third of the agent's start
     claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         claim.bind(name)
@@ -108,8 +106,8 @@ def _claim(name: str) -> bool:
 
 
 def bound_cpus(mask: "Set[int]") -> "Dict[int, str]":
-    """The CPUs to which processes are bound, but for those of runs of vrm (whose claims count), and
-    what is bound there."""
+    """Return the CPUs to which processes are bound, each with the name of such a process. Processes of vrm runs are
+    left out, since their claims count."""
     bound: "Dict[int, str]" = {}
     for name in os.listdir("/proc"):
         if not name.isdigit() or proc.environment_of(int(name)):
@@ -126,7 +124,7 @@ def bound_cpus(mask: "Set[int]") -> "Dict[int, str]":
 
 
 def _has_command(pid: str) -> bool:
-    """Whether a process is none of the kernel's own."""
+    """Return whether a process is a program and not a kernel thread."""
     try:
         with open("/proc/{}/cmdline".format(pid), "rb") as file:
             return bool(file.read(1))

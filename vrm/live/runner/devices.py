@@ -1,59 +1,58 @@
-"""The GPUs of a node: which there are, and which of them a run may use. One file, the standard library
-only, Python 3.6 or newer: agents (`agent.py`) run it on their nodes.
+"""Finds the GPUs of a node and chooses those that a run may use. One file, the standard library only, Python 3.6 or
+newer: agents (`agent.py`) run it on their nodes.
 
 | kind | where they are found | index | what programs are given |
 |---|---|---|---|
-| `nvidia` | `/dev/nvidia0` ..., and `/proc/driver/nvidia/gpus` for the rest | the number of the device file | its UUID in `CUDA_VISIBLE_DEVICES` |
-| `amd` | `/dev/kfd` and `/sys/class/kfd/kfd/topology/nodes` | its place there | its UUID in `ROCR_VISIBLE_DEVICES` |
-| `intel` | `/sys/class/drm/renderD*`, but for those on the processor's own bus (00) | its place by PCI address | its index in `ZE_AFFINITY_MASK` |
+| `nvidia` | `/dev/nvidia0` ..., and `/proc/driver/nvidia/gpus` for details | the number of the device file | its UUID in `CUDA_VISIBLE_DEVICES` |
+| `amd` | `/dev/kfd` and `/sys/class/kfd/kfd/topology/nodes` | its position there | its UUID in `ROCR_VISIBLE_DEVICES` |
+| `intel` | `/sys/class/drm/renderD*`, except those on the processor's own bus (00) | its position by PCI address | its index in `ZE_AFFINITY_MASK` |
 
-Where a UUID cannot be read, programs are given the place among those that are there, as the
-runtimes of the vendors count. UUIDs mean the same whether or not a batch system confines jobs to
-some devices (which then have other indices: Slurm's `ConstrainDevices` makes 2 and 3 of a node 0
-and 1 of a job), and whatever order CUDA counts in.
+If a UUID cannot be read, programs are given the position among the visible devices, which is how the vendors' runtimes
+count. A UUID means the same device in any order that CUDA counts in, and also if a batch system confines a job to some
+devices (which then have other indices: Slurm's `ConstrainDevices` renumbers devices 2 and 3 of a node to 0 and 1 in a
+job).
 
-Of those that are there, a run may use what the batch system says. In this order:
+The batch system decides which of the found devices a run may use. The first rule that applies is used:
 
-1. The node's own environment has one of the variables above: these devices, by the very words there.
+1. The node's own environment has one of the variables above: these devices, named with the same words as there.
 2. The batch system has named their indices.
-3. It has named their number: the first so many that can be opened and that no other vrm holds.
-4. It has said nothing: all of them.
+3. The batch system has named their number N: the first N that can be opened and that no other vrm holds.
+4. Otherwise all devices.
 
-A directory may stand for devices that are not there, or cannot be read (`VRM_DEVICES`): each of its
-files `nvidia0`, `amd1`, `intel2` or `gpu3` (the same as `nvidia3`) is a device. A file may say more,
-a line each: `socket: 1`, `uuid: GPU-0123`. Where the directory has one with a node's name, that is
-the node's.
+A directory (`VRM_DEVICES`) may describe devices that do not exist or cannot be read: each of its files `nvidia0`,
+`amd1`, `intel2` or `gpu3` (equal to `nvidia3`) is a device. A file may hold details, one per line: `socket: 1`, `uuid:
+GPU-0123`. If the directory has a subdirectory with a node's name, that one is used for the node.
 """
 
 import os
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # typing would be a tenth of the agent's start
+if TYPE_CHECKING:  # importing typing would take 10 % of the agent's start
     from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
     Device = Dict[str, Any]
-    """`kind`, `index`, `word` (what programs are given), `uuid` ("": not known), `cpus` (a list of
-    CPUs that are near, "": not known), `socket` (where a stand-in says it, else None) and `file`,
-    which can be opened by who may use it ("": none)."""
+    """`kind`, `index`, `word` (what programs are given), `uuid` ("": unknown), `cpus` (a list of the CPUs that are
+    near, "": unknown), `socket` (only if a file of `VRM_DEVICES` names it, else None) and `file`, a file that a
+    process can open only if it may use the device ("": none)."""
 
 VARIABLES = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "ROCR_VISIBLE_DEVICES",
              "intel": "ZE_AFFINITY_MASK"}
-"""What tells programs which devices of a kind to use."""
+"""The variables that select the devices of a kind for a program."""
 
 PHYSICAL = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
-"""Variables of Slurm with the indices on this node, whatever jobs see of them. The second is that
-of the batch script's node."""
+"""Variables of Slurm with the indices of the devices on this node, independent of what jobs see. The second one
+describes the node of the batch script."""
 
 
 class DeviceError(Exception):
-    """What stands for devices cannot be understood; the text says where and what to do."""
+    """A file or directory of `VRM_DEVICES` is wrong; the text says which one and what to do."""
 
 
-# --------------------------------------------------------------------------------------- what is there
+# ------------------------------------------------------------------------------------- found devices
 
 
 def find(root: "Any" = "/") -> "List[Device]":
-    """The devices of this node, or of a file system `root` that stands for it."""
+    """Return the devices of this node, or of the file system at `root` (for tests)."""
     root = os.fspath(root)
     return _nvidia(root) + _amd(root) + _intel(root)
 
@@ -65,7 +64,7 @@ def _device(kind: str, index: int, word: str, uuid: str = "", cpus: str = "",
 
 
 def _read(*parts: str) -> str:
-    """A file's text, "" where there is none: drivers and containers differ in what they show."""
+    """Return a file's text, "" if there is none: drivers and containers differ in what they show."""
     try:
         with open(os.path.join(*parts), errors="replace") as file:
             return file.read().rstrip()
@@ -81,7 +80,7 @@ def _entries(*parts: str) -> "List[str]":
 
 
 def _near(root: str, address: str) -> str:
-    """The CPUs near a PCI address, as the kernel lists them."""
+    """Return the CPUs near a PCI address in the kernel's list format."""
     return _read(root, "sys/bus/pci/devices", address, "local_cpulist") if address else ""
 
 
@@ -112,7 +111,7 @@ def _amd(root: str) -> "List[Device]":
         return found
     nodes = os.path.join(root, "sys/class/kfd/kfd/topology/nodes")
     for node in sorted(filter(str.isdigit, _entries(nodes)), key=int):
-        # 0 is a CPU. What a job is not given cannot be read.
+        # 0 is a CPU. A device that a job may not use cannot be read.
         if _read(nodes, node, "gpu_id") in ("", "0"):
             continue
         said = dict((line.split() + ["", ""])[:2]
@@ -143,7 +142,7 @@ def _intel(root: str) -> "List[Device]":
         said = dict(line.partition("=")[::2]
                     for line in _read(drm, name, "device/uevent").splitlines())
         address = said.get("PCI_SLOT_NAME", "").lower()
-        # The GPU in a processor has its place on bus 00, and computes for the screen.
+        # The GPU inside a processor is on bus 00, and drives the screen.
         if address and address.split(":")[-2:-1] != ["00"]:
             cards.append((address, name))
     return [_device("intel", place, str(place), cpus=_near(root, address),
@@ -152,8 +151,7 @@ def _intel(root: str) -> "List[Device]":
 
 
 def stand_ins(directory: str, host: str = "") -> "List[Device]":
-    """The devices for which the files of a directory stand (see the top of this file). Raises
-    DeviceError."""
+    """Return the devices that the files of a directory describe (see the top of this file). Raises DeviceError."""
     own = os.path.join(directory, host)
     folder = own if host and os.path.isdir(own) else directory
     try:
@@ -165,7 +163,7 @@ def stand_ins(directory: str, host: str = "") -> "List[Device]":
     for name in names:
         file = os.path.join(folder, name)
         if os.path.isdir(file):
-            continue  # another node's
+            continue  # devices of another node
         kind, number = name.rstrip("0123456789"), name[len(name.rstrip("0123456789")):]
         kind = "nvidia" if kind == "gpu" else kind
         if kind not in VARIABLES or not number:
@@ -192,11 +190,11 @@ def stand_ins(directory: str, host: str = "") -> "List[Device]":
                                                                  key[1]))]
 
 
-# -------------------------------------------------------------------------------- what may be used
+# ---------------------------------------------------------------------------------- choice of devices
 
 
 def name_of(device: "Device") -> str:
-    """A device's name on its node, such as `nvidia0`."""
+    """Return a device's name on its node, such as `nvidia0`."""
     return "{}{}".format(device["kind"], device["index"])
 
 
@@ -204,12 +202,11 @@ def choose(found: "List[Device]", environment: "Mapping[str, str]",
            indices: "Optional[List[int]]" = None, count: "Optional[int]" = None,
            hold: "Optional[Callable[[Device], bool]]" = None,
            opens: "Optional[Callable[[str], bool]]" = None) -> "Tuple[List[Device], str]":
-    """Those of the devices which this run may use, by the rules at the top of this file, and why
-    they are fewer than they should be ("": they are not).
+    """Return the devices that this run may use, by the rules at the top of this file, and why there are fewer than
+    granted ("": there are not fewer).
 
-    `environment` is the node's own; `indices` and `count` are what the batch system said. `hold`
-    claims a device, and is False where another run has it; `opens` tells whether a device file can
-    be opened.
+    `environment` is the node's own; `indices` and `count` come from the batch system. `hold` claims a device and
+    returns False if another run holds it; `opens` returns whether a device file can be opened.
     """
     if indices is None:
         indices = next((_numbers(environment[name]) for name in PHYSICAL
@@ -222,7 +219,7 @@ def choose(found: "List[Device]", environment: "Mapping[str, str]",
             chosen += of_kind
         elif of_kind:
             named = True
-            chosen += _by_words(of_kind, environment[variable], indices)
+            chosen += _by_variable(of_kind, environment[variable], indices)
     if named:
         return _free(chosen, None, hold)
     if indices is not None:
@@ -234,13 +231,14 @@ def choose(found: "List[Device]", environment: "Mapping[str, str]",
     return _free(chosen, count, hold)
 
 
-def _by_words(found: "List[Device]", text: str, indices: "Optional[List[int]]"
-              ) -> "List[Device]":
-    """The devices which a variable such as CUDA_VISIBLE_DEVICES names, to be named so again.
+def _by_variable(found: "List[Device]", text: str, indices: "Optional[List[int]]"
+                 ) -> "List[Device]":
+    """Return the devices that the `text` of a variable such as CUDA_VISIBLE_DEVICES names, each with its word there,
+    which programs get again.
 
-    A word that is not a UUID is an index, and may have been counted anew for this job: which device
-    it is is then known by `indices`, if there are as many of them; or where all devices are named;
-    or where it is too large to be counted anew. Else the device is known by its word alone.
+    A word that is not a UUID is an index, and may have been renumbered for this job. The device is then identified by
+    `indices`, if there are as many of them as words; or if all devices are named; or if the index is too large to have
+    been renumbered. Otherwise only its word is known.
     """
     words = text.replace(",", " ").split()
     if text.strip() in ("NoDevFiles", "none", "void"):
@@ -270,7 +268,7 @@ def _by_words(found: "List[Device]", text: str, indices: "Optional[List[int]]"
 
 
 def _numbers(text: str) -> "Optional[List[int]]":
-    """The indices in a list such as `0,2-3`, None if it is none."""
+    """Return the indices in a list such as `0,2-3`; None if the text is not such a list."""
     numbers: "List[int]" = []
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
@@ -282,13 +280,13 @@ def _numbers(text: str) -> "Optional[List[int]]":
 
 def _free(chosen: "List[Device]", count: "Optional[int]",
           hold: "Optional[Callable[[Device], bool]]") -> "Tuple[List[Device], str]":
-    """The first `count` devices (None: all) that no other run holds."""
+    """Return the first `count` devices (None: all) that no other run holds, and why there are fewer."""
     free: "List[Device]" = []
     taken = []
     for device in chosen:
         if count is not None and len(free) >= count:
             break
-        # One that is known by its word alone cannot be told from another run's of that word.
+        # If only the word of a device is known, another run's device with that word looks the same.
         if hold is None or device.get("unsure") or hold(device):
             free.append(device)
         else:
@@ -303,8 +301,8 @@ def _free(chosen: "List[Device]", count: "Optional[int]",
 
 
 def opens(file: str) -> bool:
-    """Whether a device may be used: who confines a job lets it see the files of all, and open those
-    of its own."""
+    """Return whether a device may be used. A system that confines a job shows it the files of all devices, but it can
+    open only those of its own."""
     try:
         handle = os.open(file, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:

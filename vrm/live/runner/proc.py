@@ -1,26 +1,26 @@
-"""The processes of runs on a node, by the kernel's files. One file, the standard library only, Python
-3.6 or newer: agents (`agent.py`) run it on their nodes.
+"""Reads the processes of runs on a node from the kernel's files. One file, the standard library only, Python 3.6 or
+newer: agents (`agent.py`) run it on their nodes.
 
 Processes are found by `VRM_RUN` and `VRM_JOB_ID` in the environment they were started with.
 """
 
 import os
 
-# The C module itself: `signal` imports enum, a tenth of the agent's start.
+# The C module itself: `signal` imports enum, which takes 10 % of the agent's start.
 import _signal as signal
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # typing would be another tenth
+if TYPE_CHECKING:  # importing typing would take another 10 %
     from typing import Iterator, List, Optional, Set, Tuple
 
     Process = Tuple[int, int]  # number, and start time in clock ticks since the boot
 
 ROUNDS = 10
-"""How often processes are listed in one look at them; new ones come all the time on a busy node."""
+"""How often processes are listed in one look at most; new ones start all the time on a busy node."""
 
 
 def read_stat(pid: int) -> "Optional[Tuple[int, int]]":
-    """A process's parent and start time, or None when there is no such process."""
+    """Return a process's parent and start time (clock ticks since the boot), or None if there is no such process."""
     try:
         with open("/proc/{}/stat".format(pid), "rb", 0) as file:
             text = file.read(4096)
@@ -32,23 +32,23 @@ def read_stat(pid: int) -> "Optional[Tuple[int, int]]":
 
 
 def environment_of(pid: int) -> "List[bytes]":
-    """What a process of some run was started with; nothing of other processes, of other users'
-    and of dead ones."""
+    """Return the environment that a process of a run was started with; [] for other processes, for those of other
+    users and for dead ones."""
     try:
         with open("/proc/{}/environ".format(pid), "rb", 0) as file:
             text = file.read()
     except OSError:
         return []
-    # Nearly all processes: no need to take the text apart.
+    # Nearly all processes have no mark: do not split their text.
     return text.split(b"\0") if b"VRM_RUN=" in text else []
 
 
 def marked() -> "Iterator[Tuple[Process, List[bytes]]]":
-    """The processes of all runs with their environment, the newest first: so a process that
-    always goes on in a child of its own is met before it has gone.
+    """Yield the processes of all runs with their environment, the newest first: so a process that always continues in
+    a child of its own is seen before it has ended.
 
-    Those that have come in the meantime are looked at as well, ROUNDS times at most: else a child
-    could be missed that has come since and whose parent has gone.
+    Processes that have started in the meantime are seen as well, in at most ROUNDS rounds: otherwise a child could be
+    missed that has started since and whose parent has ended.
     """
     known: "Set[int]" = set()
     for _ in range(ROUNDS):
@@ -58,7 +58,7 @@ def marked() -> "Iterator[Tuple[Process, List[bytes]]]":
             if not environment_of(pid):
                 continue
             stat = read_stat(pid)
-            # Once more: the number may have gone to another process before its start was read.
+            # Read again: the number may have passed to another process before its start time was read.
             environment = environment_of(pid)
             if stat is not None and environment:
                 yield (pid, stat[1]), environment
@@ -67,17 +67,17 @@ def marked() -> "Iterator[Tuple[Process, List[bytes]]]":
 
 
 def marks(run: str, job: "Optional[int]") -> "List[bytes]":
-    """What all processes of a job, or of a whole run, have in their environment."""
+    """Return the entries that all processes of a job, or of a whole run (`job` None), have in their environment."""
     run_mark = [os.fsencode("VRM_RUN=" + run)]
     return run_mark + ([] if job is None else [os.fsencode("VRM_JOB_ID={}".format(job))])
 
 
 def kill(process: "Process") -> None:
-    """SIGKILL to this very process, never to a later one with its number."""
+    """Send SIGKILL to exactly this process, never to a later one with its number."""
     pid, started = process
     handle = None
     try:
-        # The handle (Linux 5.3) holds on to one process: check it, then signal it, no race.
+        # The handle (Linux 5.3) refers to one process only: check it, then signal it, without a race.
         if hasattr(os, "pidfd_open"):
             try:
                 handle = os.pidfd_open(pid)
@@ -93,15 +93,15 @@ def kill(process: "Process") -> None:
         else:
             os.kill(pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
-        pass  # gone, or somebody else's
+        pass  # it has ended, or belongs to another user
     finally:
         if handle is not None:
             os.close(handle)
 
 
 def rank_of(environment: "List[bytes]", name: bytes) -> "Optional[int]":
-    """The whole number behind `name`, None if there is none."""
-    # All that a batch script starts inherits one that says 0: ranks have it in a step.
+    """Return the integer in the variable `name` (given as `NAME=`), None if there is none."""
+    # All processes of a batch script inherit SLURM_PROCID=0: it is a rank's only in a step.
     if name == b"SLURM_PROCID=" and not any(
             entry.startswith(b"SLURM_STEP_ID=") for entry in environment):
         return None
@@ -112,8 +112,8 @@ def rank_of(environment: "List[bytes]", name: bytes) -> "Optional[int]":
 
 
 def outermost(processes: "Set[Process]") -> int:
-    """The one that has started the others: none of them is above it; if there are several,
-    the oldest."""
+    """Return the process that has started the others: none of them is its ancestor; if there are several, the
+    oldest."""
     if len(processes) > 1:
         numbers = {pid for pid, _ in processes}
         roots = [process for process in processes if not _below(process[0], numbers)]
@@ -122,7 +122,7 @@ def outermost(processes: "Set[Process]") -> int:
 
 
 def _below(pid: int, numbers: "Set[int]") -> bool:
-    """Whether a process has one of these above it."""
+    """Return whether one of these processes is an ancestor of `pid`."""
     stat = read_stat(pid)
     while stat is not None and stat[0] > 1:
         if stat[0] in numbers:
@@ -132,7 +132,7 @@ def _below(pid: int, numbers: "Set[int]") -> bool:
 
 
 def allowed_cpus(pid: int) -> "Optional[str]":
-    """The CPUs that a process may use, as the kernel lists them; None when it is gone."""
+    """Return the CPUs that a process may use, in the kernel's list format; None if it has ended."""
     try:
         with open("/proc/{}/status".format(pid)) as file:
             for line in file:
@@ -144,7 +144,7 @@ def allowed_cpus(pid: int) -> "Optional[str]":
 
 
 def threads(pid: int) -> "List[int]":
-    """The threads of a process; none when it is gone."""
+    """Return the threads of a process; [] if it has ended."""
     try:
         return [int(name) for name in os.listdir("/proc/{}/task".format(pid))]
     except OSError:
@@ -155,7 +155,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def resident(pid: int) -> int:
-    """Bytes of a process that are in memory, also those that it shares with others; 0 when it is gone."""
+    """Return the bytes of a process that are in memory, including shared ones; 0 if it has ended."""
     try:
         with open("/proc/{}/statm".format(pid), "rb", 0) as file:
             return PAGE * int(file.read(256).split()[1])
@@ -164,8 +164,8 @@ def resident(pid: int) -> int:
 
 
 def proportional(pid: int) -> int:
-    """The same, of what is shared its part alone (PSS); takes the kernel some time. What is in memory,
-    where the kernel does not say it (before Linux 4.14)."""
+    """Return the bytes of a process that are in memory, with only its part of shared memory (PSS); this takes the
+    kernel some time. Equal to `resident` where the kernel does not report it (before Linux 4.14)."""
     try:
         with open("/proc/{}/smaps_rollup".format(pid), "rb", 0) as file:
             for line in file.read(4096).splitlines():

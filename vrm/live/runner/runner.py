@@ -1,11 +1,12 @@
-"""What vrm runs on each other node, at the far end of an ssh or srun: starts programs there for the relay (`relay.py`)
-and says how they end, and is vrm's agent (`vrm.live.runner.agent`) for the manager. The relay sends it there as text (`boot.py`), so that no
-file of vrm is read on the node. The standard library only, Python 3.6 or newer.
+"""The process that vrm runs on each other node, at the remote end of an ssh or srun. It starts programs there for the
+relay (`relay.py`) and reports how they end, and it runs vrm's agent (`vrm.live.runner.agent`) for the manager. The
+relay sends it as text (`boot.py`), so that no file of vrm is read on the node. The standard library only, Python 3.6
+or newer.
 
-A program's order are the arguments of `starting.start_job`; the answer to it is why the program could not
-be started (or None), its status as `wait` has it, its CPU seconds (user, system) and its memory in
-bytes, of a script with its steps. When the relay is gone nobody can learn that any more: the programs
-are killed. An agent's order are the arguments of `agent.serve`: it is a process of its own, forked from this one, with
+The order for a program is the arguments of `starting.start_job`. The answer is a tuple: why the program could not be
+started (or None), its status as in `wait`, its CPU seconds (user, system) and its memory in bytes; for a script, its
+steps are included. When the relay has ended nobody can receive these answers any more, so the programs are killed. The
+order for an agent is the arguments of `agent.serve`: the agent is a process of its own, forked from this one, with
 pipes for its input and output.
 """
 
@@ -32,34 +33,36 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Tuple
 
 SILENCE = 120.0
-"""Seconds after which a runner without programs ends, if it hears nothing."""
+"""Seconds after which a runner without programs ends if it hears nothing."""
 
 DOUBT = 8.0
-"""Seconds of silence after which what comes may be old: the relay asks every few seconds, and gives a node up that does not
-answer. When that is in reach again, what was on its way to it arrives."""
+"""Seconds of silence after which data that comes may be old: the relay asks every few seconds, and gives up a node
+that does not answer. When that node can be reached again, the data that was on its way arrives."""
 
 SETTLED = 1.0
-"""Seconds after which all of that has come."""
+"""Seconds after which all of that old data has come."""
 
 AGENT_ENDS = 2.0
-"""Seconds that an agent has to end after the end of its input."""
+"""Seconds that an agent has to end after the end of its input; then it is killed."""
 
 NODES_OWN = (b"HOSTNAME", b"SSH_CLIENT", b"SSH_CONNECTION", b"SSH_TTY", b"SLURMD_NODENAME",
              b"SLURM_NODEID", b"XDG_RUNTIME_DIR")
-"""Variables that are not taken from the manager: they tell of a node or a login."""
+"""Variables that are not taken from the manager, since they describe a node or a login."""
 
 RELAY = b"VRM_RELAY"
-"""The variable of a program with the name of the socket at which it asks for daemons on other nodes (see `rsh_agent.py`)."""
+"""The variable that gives a program the name of the socket where it requests daemons on other nodes (see
+`rsh_agent.py`)."""
 
 IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals meant for the manager or its jobs."""
+"""Signals that are ignored: they are meant for the manager or its jobs."""
 
 ENDING = (signal.SIGTERM, signal.SIGKILL, signal.SIGINT)
-"""Signals that end a program before it has begun."""
+"""Signals that end a program which waits and has not begun."""
 
 
 class RunningProgram:
-    """One that runs: the number of its order, the server of its steps, and when that is to start (0: it has)."""
+    """A program that runs: the number of its order, the server of its steps, and the time when that is to start (0: it
+    was started, or there is none)."""
 
     def __init__(self, number: int, env: "Dict[bytes, bytes]") -> None:
         self.number = number
@@ -68,8 +71,8 @@ class RunningProgram:
 
 
 class RunningAgent:
-    """The agent of one manager: the number of its order, its process, the pipes to and from it, what waits to be
-    written, and when it is to be killed (0: not yet)."""
+    """The agent of one manager: the number of its order, its process, the pipes to and from it, the bytes not yet
+    written to it, whether its input ends after them, and the time when it is killed (0: not set)."""
 
     def __init__(self, number: int, pid: int, pipes: "Tuple[int, int]") -> None:
         self.number = number
@@ -81,8 +84,8 @@ class RunningAgent:
 
 
 class DaemonClient:
-    """A program here that wants a daemon on another node: its connection, the number of its order, and what has come of
-    that (None: all of it, and the relay has it)."""
+    """A program on this node that requests a daemon on another node: its connection, the number of its order, and the
+    bytes of the order that have come (None: the order is complete and was passed to the relay)."""
 
     def __init__(self, connection: "socket.socket", number: int) -> None:
         self.connection = connection
@@ -91,7 +94,7 @@ class DaemonClient:
 
 
 class Runner:
-    """The loop; frames for the node `name` come from `inbox`, and lines go to `outbox`."""
+    """The main loop of a node: reads frames for the node `name` from `inbox`, and writes lines to `outbox`."""
 
     def __init__(self, name: bytes, inbox: int, outbox: int, wake: int) -> None:
         self.name = name
@@ -99,21 +102,21 @@ class Runner:
         self.outbox = outbox
         self.wake = wake
         self.running: "Dict[int, Any]" = {}  # programs by their process numbers
-        self.waiting: "Dict[int, Any]" = {}  # by their numbers, orders that wait for a directory: until when, and for which
-        self.printing: "Dict[int, bytes]" = {}  # pipes from daemons, and the files of the errors of their jobs
-        self.agents: "Dict[int, RunningAgent]" = {}  # by their output
+        self.waiting: "Dict[int, Any]" = {}  # by number, orders that wait for a directory: time limit, directory, order
+        self.printing: "Dict[int, bytes]" = {}  # pipes from daemons, and the error files of their jobs
+        self.agents: "Dict[int, RunningAgent]" = {}  # by their output pipe
         self.base: "Any" = {}  # the environment of a program
-        self.held: "List[Tuple[int, bytes]]" = []  # what may be old
-        self.doubt = 0.0  # until when it may (0: there is none)
+        self.held: "List[Tuple[int, bytes]]" = []  # frames that may be old
+        self.doubt = 0.0  # until when data may be old (0: it is not)
         self.own = {name: os.environb[name] for name in NODES_OWN if name in os.environb}
         self.poll, self.more = select.poll(), select.poll()
-        self.listening: "Any" = None  # for clients, by their files
+        self.listening: "Any" = None  # the socket for clients
         self.address = b""
         self.clients: "Dict[int, DaemonClient]" = {}
         self.numbers = 0
 
     def serve(self) -> None:
-        """Run until the relay is gone."""
+        """Run until the relay has ended, or until nothing was heard for `SILENCE` seconds and no program runs."""
         for poll in (self.poll, self.more):
             poll.register(self.inbox, select.POLLIN)
         self.poll.register(self.wake, select.POLLIN)
@@ -133,7 +136,7 @@ class Runner:
                 data = self.read()
                 if not data:
                     break
-                heard = self.weigh(heard)
+                heard = self.check_silence(heard)
                 unread += data
                 ours = [frame[1:] for frame in wire.take_frames(unread) if frame[0] in (self.name, wire.EVERY)]
                 if any(self.take(number, content) for number, content in ours):
@@ -144,7 +147,8 @@ class Runner:
             self.kill(pid, signal.SIGKILL)
 
     def read(self) -> bytes:
-        """What has come; nothing if the relay is gone: what it has sent last must not begin any more."""
+        """Return the bytes that have come; b"" if the relay has ended, since the orders that it sent last must not
+        begin any more."""
         data = b""
         while True:
             part = os.read(self.inbox, 1 << 16)
@@ -152,9 +156,10 @@ class Runner:
             if not part or not self.more.poll(0):
                 return data
 
-    def weigh(self, heard: float) -> float:
-        """Something has come, and what came before that was at `heard`: after a silence nothing is done until somebody
-        answers what this process says. The time now."""
+    def check_silence(self, heard: float) -> float:
+        """Note that data has come, after other data at time `heard`; return the time now. After a silence of `DOUBT`
+        seconds, ask the relay for an answer, and hold orders back until data comes that is at least `SETTLED` seconds
+        later."""
         now = time.monotonic()
         if now > heard + DOUBT:
             self.doubt = now + SETTLED
@@ -167,20 +172,20 @@ class Runner:
         return now
 
     def next_due(self) -> float:
-        """When there is something to do, if nothing comes before."""
+        """Return the time at which there is something to do even if no data comes."""
         times: "List[float]" = [each.due for each in self.running.values() if each.due]
         times += [each.due for each in self.agents.values() if each.due]
         return min([*times, time.monotonic() + (starting.LOOK_EVERY if self.waiting else SILENCE)])
 
     def serve_steps(self) -> None:
-        """Start the servers that are due."""
+        """Start the servers of scripts that are due."""
         for program in self.running.values():
             if program.due and time.monotonic() >= program.due:
                 program.due = 0.0
                 program.server.start()
 
     def look(self) -> None:
-        """Start what has waited for a directory that is there now, or has waited for long enough."""
+        """Start the orders whose directory now exists, or which have waited long enough."""
         for number, (due, folder, kind, order) in list(self.waiting.items()):
             if os.path.isdir(folder) or time.monotonic() >= due:
                 del self.waiting[number]
@@ -188,9 +193,9 @@ class Runner:
                 self.start(number, kind, (*before, 0.0, make))
 
     def take(self, number: int, content: bytes) -> bool:
-        """What comes in a frame; True if this process is to end."""
+        """Handle a frame; True if this process is to end."""
         if not number or number & wire.FAR:
-            return self.take_word(content) if not number else self.answer_client(number, content)
+            return self.handle_control(content) if not number else self.answer_client(number, content)
         if self.doubt:
             self.held.append((number, content))
         else:
@@ -198,7 +203,8 @@ class Runner:
         return False
 
     def carry_out(self, number: int, what: "Any") -> None:
-        """Do what an order or a signal wants, or pass on input to an agent."""
+        """Start a program or agent, send a signal to a program, or pass input on to an agent: `what` is an order, a
+        number or bytes."""
         if isinstance(what, int):
             for pid, program in self.running.items():
                 if program.number == number:
@@ -217,9 +223,9 @@ class Runner:
         else:
             self.start(number, *what)
 
-    def take_word(self, content: bytes) -> bool:
-        """The environment that others are compared with, the question whether this process is there, or the word that it is
-        to end; True for the last."""
+    def handle_control(self, content: bytes) -> bool:
+        """Handle a frame of number 0: set the environment that others are compared with, or answer the question
+        whether this process is alive. True if the frame asks this process to end."""
         if content:
             self.base = marshal.loads(content)
             return self.base is None
@@ -229,7 +235,8 @@ class Runner:
     # Programs.
 
     def start(self, number: int, kind: bytes, order: "Tuple[Any, ...]") -> None:
-        """Start a program or daemon, or wait for its directory. A program asks for daemons on other nodes here."""
+        """Start a program or daemon, or make it wait for its directory. A program gets the socket for its requests for
+        daemons on other nodes."""
         argv, env, *rest = order
         if isinstance(env, tuple):
             changes, gone = env
@@ -240,7 +247,7 @@ class Runner:
         printed = self.print_to(rest) if kind == wire.DAEMON else -1
         try:
             self.running[starting.start_job(argv, env, *rest)] = RunningProgram(number, env)
-        except starting.Absent as absent:
+        except starting.FolderMissing as absent:
             self.waiting[number] = time.monotonic() + absent.seconds, absent.folder, kind, order
         except starting.StartError as error:
             self.say(number, (str(error), 0, 0.0, 0.0, 0))
@@ -250,14 +257,15 @@ class Runner:
 
     @staticmethod
     def kill(pid: int, number: int) -> None:
-        """Signal a program with all of its process group; it has not been waited for."""
+        """Send the signal `number` to a program with all of its process group; the program has not been waited for
+        yet."""
         try:
             os.killpg(pid, number)
         except OSError:
             pass  # its group is gone, or another user's
 
     def reap(self) -> None:
-        """Tell of programs that have ended."""
+        """Report the programs that have ended."""
         while True:
             try:
                 pid, raw, usage = os.wait4(-1, os.WNOHANG)
@@ -272,10 +280,10 @@ class Runner:
             for each in self.running.values():
                 each.server.ended(pid, usage)
 
-    # What daemons print (those of Open MPI 4.1 a map of the ranks): no file is opened for one that prints nothing.
+    # Output of daemons (those of Open MPI 4.1 print a map of the ranks): no file is opened for one that prints nothing.
 
     def print_to(self, order: "List[Any]") -> int:
-        """Let what is started by these arguments print to a pipe; its end for writing."""
+        """Replace the outputs in the arguments `order` by a pipe; return the end of it for writing."""
         source, printed = os.pipe()
         self.printing[source] = order[1]
         self.poll.register(source, select.POLLIN)
@@ -283,7 +291,7 @@ class Runner:
         return printed
 
     def serve_printing(self, ready: "Dict[int, int]") -> None:
-        """Write what daemons have printed to the files of their jobs."""
+        """Write what daemons have printed to the error files of their jobs."""
         for source in [each for each in self.printing if each in ready]:
             data = os.read(source, 1 << 20)  # all that a pipe holds
             if data:
@@ -295,7 +303,7 @@ class Runner:
 
     @staticmethod
     def write_printed(path: bytes, data: bytes) -> None:
-        """Add it to the file; it is lost where that cannot be opened."""
+        """Append `data` to the file; it is lost if the file cannot be opened."""
         try:
             errors = starting.open_output(path, True)
         except OSError:
@@ -303,10 +311,10 @@ class Runner:
         starting.put(errors, data)
         os.close(errors)
 
-    # Programs that want daemons on other nodes.
+    # Programs that request daemons on other nodes.
 
     def listen(self) -> bytes:
-        """The name of the socket on which programs of this node ask for daemons."""
+        """Return the name of the socket where programs of this node request daemons; create it at the first call."""
         if self.listening is None:
             self.address = b"vrm-" + binascii.hexlify(os.urandom(16))
             self.listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -317,14 +325,14 @@ class Runner:
         return self.address
 
     def serve_clients(self, ready: "Dict[int, int]") -> None:
-        """Take what clients ask for, and their ends."""
+        """Read requests of clients, and their ends."""
         if self.listening is not None and self.listening.fileno() in ready:
             self.take_client()
         for descriptor in [each for each in self.clients if each in ready]:
             self.read_client(descriptor, self.clients[descriptor])
 
     def take_client(self) -> None:
-        """A client has connected."""
+        """Accept a client that has connected."""
         try:
             descriptor, _ = self.listening._accept()
         except OSError:
@@ -339,7 +347,7 @@ class Runner:
         self.poll.register(descriptor, select.POLLIN)
 
     def read_client(self, descriptor: int, client: DaemonClient) -> None:
-        """A part of an order, or the end of a client."""
+        """Read a part of an order, or the end of a client."""
         try:
             data = client.connection.recv(1 << 16)
         except BlockingIOError:
@@ -347,22 +355,22 @@ class Runner:
         except OSError:
             data = b""
         if client.unread is None and data:
-            return  # it has nothing more to say
+            return  # its order is complete
         if data:
             client.unread += data
             end = 4 + int.from_bytes(client.unread[:4], "little")
             if len(client.unread) < max(5, end):
                 return
             if client.unread[4:5] == wire.DAEMON:
-                self.say_bytes(client.number, bytes(client.unread[4:end]))
+                self.send_content(client.number, bytes(client.unread[4:end]))
                 client.unread = None
                 return
         elif client.unread is None:
-            self.say_bytes(client.number, b"")
+            self.send_content(client.number, b"")
         self.end_client(descriptor)
 
     def answer_client(self, number: int, content: bytes) -> bool:
-        """How the daemon of a client has ended; nothing where it was lost. False: this process goes on."""
+        """Send a client how its daemon has ended (b"": it was lost). Always False: this process goes on."""
         for descriptor, client in list(self.clients.items()):
             if client.number == number:
                 try:
@@ -373,7 +381,7 @@ class Runner:
         return False
 
     def end_client(self, descriptor: int) -> None:
-        """A client is done."""
+        """Forget a client and close its connection."""
         self.unregister(descriptor)
         self.clients.pop(descriptor).connection.close()
 
@@ -382,7 +390,7 @@ class Runner:
     def start_agent(self, number: int, order: "Tuple[Any, ...]") -> None:
         """Fork an agent."""
         theirs, ours = os.pipe(), os.pipe()
-        pid = starting.fork_into(be_agent, theirs[0], ours[1], order)
+        pid = starting.fork_into(serve_agent, theirs[0], ours[1], order)
         os.close(theirs[0])
         os.close(ours[1])
         os.set_blocking(theirs[1], False)
@@ -390,7 +398,7 @@ class Runner:
         self.poll.register(ours[0], select.POLLIN)
 
     def serve_agents(self, ready: "Dict[int, int]") -> None:
-        """Pass on what agents say, and write what they could not take before; kill what does not end."""
+        """Pass on what agents print, write more of their input, and kill an agent that does not end in time."""
         for each in list(self.agents.values()):
             if each.input in ready:
                 self.write_agent(each)
@@ -404,7 +412,7 @@ class Runner:
                     self.end_agent(each)
 
     def write_agent(self, agent: RunningAgent) -> None:
-        """Write what an agent can take; after the last of it its input ends."""
+        """Write as much as an agent can take; close its input after the last of it."""
         if agent.input < 0:
             return
         try:
@@ -422,7 +430,7 @@ class Runner:
             agent.input, agent.due = -1, time.monotonic() + AGENT_ENDS
 
     def end_agent(self, agent: RunningAgent) -> None:
-        """An agent has ended."""
+        """Forget an agent that has ended and close its pipes."""
         del self.agents[agent.output]
         for descriptor in (agent.input, agent.output):
             if descriptor >= 0:
@@ -430,25 +438,25 @@ class Runner:
                 os.close(descriptor)
 
     def unregister(self, descriptor: int) -> None:
-        """Stop listening to a file, if that was so."""
+        """Stop polling a file, if it is polled."""
         try:
             self.poll.unregister(descriptor)
         except KeyError:
             pass
 
     def say(self, number: int, answer: "Any" = ()) -> None:
-        """Answer the relay."""
-        self.say_bytes(number, marshal.dumps(answer, wire.PORTABLE) if answer else b"")
+        """Send an answer to the relay."""
+        self.send_content(number, marshal.dumps(answer, wire.PORTABLE) if answer else b"")
 
-    def say_bytes(self, number: int, content: bytes) -> None:
-        """Say this to the relay."""
+    def send_content(self, number: int, content: bytes) -> None:
+        """Send encoded content to the relay."""
         data = wire.lines(self.name, number, content)
         while data:
             data = data[os.write(self.outbox, data):]
 
 
-def be_agent(given: int, said: int, order: "Tuple[Any, ...]") -> None:
-    """In a child: be the agent, whose input and output these pipes are."""
+def serve_agent(given: int, said: int, order: "Tuple[Any, ...]") -> None:
+    """Be the agent in a forked child; the pipes `given` and `said` become its input and output."""
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -461,7 +469,7 @@ def be_agent(given: int, said: int, order: "Tuple[Any, ...]") -> None:
 
 
 def main(name: str) -> None:
-    """Run the runner of the node of this name on standard input and output, which the programs do not get."""
+    """Run the runner of the node `name` on standard input and output, which its programs do not inherit."""
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     inbox, outbox = os.dup(0), os.dup(1)

@@ -1,6 +1,6 @@
-"""The process that serves the programs of a script, where an extension has one (its variable SERVER), from the view of
-the process that has started the script: a supervisor, or on another node a runner. They run this with nothing of vrm
-but the files of this folder."""
+"""Starts and ends the process that serves the programs of a script, if an extension has one (variable SERVER). It is
+used by the process that has started the script: a supervisor, or a runner on another node. These run it with no other
+part of vrm than the files of this folder."""
 
 import os
 import resource
@@ -16,21 +16,22 @@ if TYPE_CHECKING:
     from typing import Optional, Tuple
 
 FOLDER = b"VRM_STEPS"
-"""The variable of a script in which the directory of its own files is (see `vrm.system.marks`)."""
+"""The variable of a script with the directory of its own files (see `vrm.system.job_variables`)."""
 
 SERVER = "VRM_SERVER"
-"""The variable of a script that names a module: its function `serve` is called at the first call, with the socket that
-listens in that directory, and a pipe that closes when the script has ended."""
+"""The variable of a script that names a module. Its function `serve` is called at the first call of a program, with
+the socket that listens in that directory, and with a pipe that closes when the script has ended."""
 
 AFTER = 0.01
-"""Seconds after which a program counts as one that runs for a while; many have ended by then, without steps."""
+"""Seconds after which a program counts as one that runs for a while; many programs have ended by then, without
+steps."""
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-"""Where the package vrm is."""
+"""The directory that contains the package vrm."""
 
 
 class ScriptServer:
-    """The server of a program with this environment, which has none if nothing names it."""
+    """The server of a program with the environment `env`; there is none unless a variable names its module."""
 
     def __init__(self, env: "Mapping[bytes, bytes]") -> None:
         self.module = os.fsdecode(env.get(SERVER.encode(), b""))
@@ -40,7 +41,7 @@ class ScriptServer:
         self._life = -1
 
     def start(self) -> None:
-        """Start it. Without it the programs do all the same, later."""
+        """Fork the server. If that fails, programs work without it, but slower."""
         if not self.folder:
             return
         try:
@@ -54,7 +55,7 @@ class ScriptServer:
         try:
             signal.set_wakeup_fd(-1)
             os.dup2(0, 2)
-            # Nothing else stays open: nobody would see the end of the process that has started this one.
+            # Close all other files: an open copy would hide the end of the process that has started this one.
             os.dup2(alive, 3)
             os.closerange(4, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
             self._serve(3)
@@ -62,7 +63,7 @@ class ScriptServer:
             os._exit(0)
 
     def _serve(self, alive: int) -> None:
-        """Wait for the first call; only then load what answers."""
+        """Wait for the first call; only then import the module that answers."""
         directory = os.open(self.folder, os.O_PATH | os.O_DIRECTORY)
         path = b"/proc/self/fd/%d/socket" % directory
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -72,7 +73,7 @@ class ScriptServer:
             pass
         listening.bind(path + b".new")
         listening.listen(64)
-        os.rename(path + b".new", path)  # whoever finds it is answered
+        os.rename(path + b".new", path)  # a program that finds it gets an answer
         os.close(directory)
         if alive not in select.select([listening.fileno(), alive], [], [])[0]:
             sys.path.insert(0, ROOT)
@@ -80,13 +81,13 @@ class ScriptServer:
             sys.modules[self.module].serve(listening, alive)
 
     def ended(self, child: int, usage: "resource.struct_rusage") -> None:
-        """A child has ended: it may be this one."""
+        """Note that a child has ended, which may be this server."""
         if child == self.pid:
             self.pid, self._usage = 0, usage
 
     def end(self, usage: "resource.struct_rusage") -> "Tuple[float, float, int]":
-        """End it: the script has ended, which has used so much. What both have used, with all that they have waited
-        for: CPU seconds (user, system), and bytes of the largest process."""
+        """End the server after its script, which has used `usage`. Return what both have used, including all processes
+        that they waited for: CPU seconds (user, system), and the bytes of the largest process."""
         if self.pid:
             os.kill(self.pid, signal.SIGKILL)
             self.ended(*os.wait4(self.pid, 0)[::2])

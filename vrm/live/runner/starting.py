@@ -1,5 +1,5 @@
-"""How a program of a job is started: its output files, its cores and limits, and the sieve for what the
-launcher reports. Supervisors and runners run it, with nothing of vrm but the files of this folder."""
+"""Starts a program of a job: its output files, cores and limits, and the filter ("sieve") that takes the launcher's
+reports out of its output. Supervisors and runners use it, with no other part of vrm than the files of this folder."""
 
 import errno
 import os
@@ -15,29 +15,29 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional, Tuple
 
 HELD_BACK = 200
-"""Milliseconds for which a line without its end is held back, which may become a report."""
+"""Milliseconds for which a line without its end is held back, since it may become a report."""
 
 STAMPED = b"<stderr>:"
-"""What ends the time stamp that mpirun may put before a line."""
+"""The end of the time stamp that mpirun may print before a line."""
 
-SIEVE_ENDS = 0.2
-"""Seconds within which the last words of a program that has ended come through its sieve."""
+FILTER_ENDS = 0.2
+"""Seconds within which the last output of a program that has ended passes through its sieve."""
 
 DEFAULTED = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
-"""Signals that a program finds as if nobody had ever ignored them."""
+"""Signals that are reset to their default for a program, whatever its parents ignore."""
 
 
 LOOK_EVERY = 0.02
-"""Seconds between two looks for a directory that is to come."""
+"""Seconds between two checks whether a directory exists now."""
 
 
 class StartError(Exception):
     """The job could not be started; the text says why."""
 
 
-class Absent(StartError):
-    """The directory `folder` of an output file does not exist. It may be there within `seconds`: clients learn the
-    job's id when it is submitted, and some make the directory then."""
+class FolderMissing(StartError):
+    """The directory `folder` of an output file does not exist. It may be created within `seconds`: clients learn the
+    job's id when it is submitted, and some of them create the directory then."""
 
     def __init__(self, message: str, folder: bytes, seconds: float) -> None:
         super().__init__(message)
@@ -45,29 +45,30 @@ class Absent(StartError):
 
 
 def described(what: str, path: bytes, error: "Exception") -> str:
-    """`what path: reason` for an OSError or a ValueError."""
+    """Return `what path: reason` for an OSError or a ValueError."""
     return clean(f"{what} {os.fsdecode(path)}: {reason_of(error)}")
 
 
 def reason_of(error: "Exception") -> str:
-    """An error's reason alone, without its number and file name."""
+    """Return an error's reason without its number and file name."""
     return getattr(error, "strerror", None) or str(error)
 
 
 def clean(message: str) -> str:
-    """A text that fits one packet and any terminal, however odd the file names in it."""
+    """Return the text in a form that fits into one packet and prints on any terminal, even with odd file names
+    in it."""
     return message[:2000].encode(errors="backslashreplace").decode()
 
 
-class Prepared:
-    """Empty files that are made while a job runs, for the outputs of the next one: to make a file
-    takes milliseconds on some file systems. `paths` are those that are there."""
+class PreparedFiles:
+    """Empty files that are created while a job runs, for the outputs of the next job: to create a file takes
+    milliseconds on some file systems. `paths` are those that exist."""
 
     def __init__(self) -> None:
         self.paths: "List[bytes]" = []
 
     def make(self, folder: bytes) -> None:
-        """Make two files in the folder, if that is possible and they are not there."""
+        """Create two files in the folder, if possible and if they do not exist yet."""
         self.remove(keep=folder)
         for name in (b"o", b"e")[len(self.paths):]:
             path = os.path.join(folder, b".vrm-%d.%s" % (os.getpid(), name))
@@ -78,7 +79,7 @@ class Prepared:
             self.paths.append(path)
 
     def give(self, path: bytes) -> None:
-        """Let one of them be the file `path`, unless that is there or in another folder."""
+        """Rename one of the files to `path`, unless `path` exists or is in another folder."""
         if (self.paths and os.path.dirname(self.paths[-1]) == os.path.dirname(path)
                 and not os.path.lexists(path)):
             try:
@@ -87,7 +88,7 @@ class Prepared:
                 pass
 
     def remove(self, keep: "Optional[bytes]" = None) -> None:
-        """Remove those that are not in the folder `keep`."""
+        """Remove the files that are not in the folder `keep`."""
         for path in [each for each in self.paths if os.path.dirname(each) != keep]:
             self.paths.remove(path)
             try:
@@ -96,12 +97,13 @@ class Prepared:
                 pass
 
 
-PREPARED = Prepared()
-"""Those of this process."""
+PREPARED = PreparedFiles()
+"""The prepared files of this process."""
 
 
 def fork_into(body: "Callable[..., object]", *arguments: "Any") -> int:
-    """Fork a child that does this, and then ends; its process number. OSError where there is no process for it."""
+    """Fork a child that calls `body` and then ends; return its process number. Raises OSError if no process can be
+    created."""
     pid = os.fork()
     if not pid:
         status = 255
@@ -118,16 +120,15 @@ def fork_into(body: "Callable[..., object]", *arguments: "Any") -> int:
 def start_job(argv: "List[bytes]", env: "Dict[bytes, bytes]", cwd: bytes, stdout: "Any", stderr: "Any",
               affinity: "Optional[Tuple[int, ...]]", limits: "Tuple[Any, ...]", reports: "Optional[Tuple[Any, ...]]" = None,
               append: bool = False, stdin: bytes = b"", patience: float = 0.0, make: bool = False) -> int:
-    """Start the program and return its process number; raises StartError, with `patience` (seconds) Absent where
-    an output's directory does not exist. Without, `make`: such directories are made. An output is a path, or the number of
-    a file that is open.
+    """Start the program and return its process number; raises StartError.
 
-    With `reports`, the arguments of `start_sieve`, what the launcher's program reports goes there
-    instead of to standard error. `append`: the outputs are not emptied first. `stdin` is a file for
-    standard input, instead of nothing.
+    `stdout` and `stderr` are paths, or descriptors of open files. If the directory of an output does not exist: with
+    `patience` (seconds) raises Absent; else with `make` creates the directory. `append`: the outputs are not emptied
+    first. `stdin` is a file for standard input (b"": no input). With `reports`, the arguments of `start_report_filter`, the
+    reports of the launcher's program go to a file instead of standard error.
 
-    Directory, cores and limits are set on this process, inherited by the program, and taken
-    back: so `posix_spawn` can be used, which says why a program could not be executed.
+    Working directory, cores and limits are set on this process, inherited by the program, and then reset. So
+    `posix_spawn` can be used, which reports why a program could not be executed.
     """
     outputs: "List[int]" = []
     cores = given = None
@@ -165,7 +166,7 @@ def start_job(argv: "List[bytes]", env: "Dict[bytes, bytes]", cwd: bytes, stdout
 
 
 def _opened(path: "Any", append: bool, patience: float, make: bool) -> int:
-    """An output, open."""
+    """Open an output and return its descriptor."""
     if isinstance(path, int):
         return os.dup(path)
     folder = os.path.dirname(path)
@@ -176,14 +177,14 @@ def _opened(path: "Any", append: bool, patience: float, make: bool) -> int:
     except (OSError, ValueError) as error:
         why = described("output file", path, error)
         if patience and isinstance(error, FileNotFoundError) and not os.path.isdir(folder):
-            raise Absent(why, folder, patience) from None
+            raise FolderMissing(why, folder, patience) from None
         raise StartError(why) from None
 
 
 def _sieve(pid: int, outputs: "List[int]", reports: "Tuple[Any, ...]") -> None:
-    """Start what takes the reports out of the output; without it the program is ended."""
+    """Start the sieve of a program; if that fails, kill the program."""
     try:
-        start_sieve(outputs[-2], outputs[-3], *reports)
+        start_report_filter(outputs[-2], outputs[-3], *reports)
     except StartError:
         os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -191,7 +192,7 @@ def _sieve(pid: int, outputs: "List[int]", reports: "Tuple[Any, ...]") -> None:
 
 
 def _enter(cwd: bytes) -> None:
-    """Have this working directory."""
+    """Change to this working directory; raises StartError."""
     try:
         os.chdir(cwd)
     except (OSError, ValueError) as error:
@@ -199,7 +200,7 @@ def _enter(cwd: bytes) -> None:
 
 
 def _input(path: bytes) -> int:
-    """The file for standard input, open."""
+    """Open the file for standard input; raises StartError."""
     try:
         return os.open(path, os.O_RDONLY | os.O_NOCTTY)
     except (OSError, ValueError) as error:
@@ -207,7 +208,7 @@ def _input(path: bytes) -> int:
 
 
 def _limited(name: str, kind: int, value: int) -> "Tuple[int, int]":
-    """Set a limit of this process; what it was."""
+    """Set a limit of this process and return the old one."""
     old = resource.getrlimit(kind)
     try:
         resource.setrlimit(kind, (value, old[1]))
@@ -217,7 +218,7 @@ def _limited(name: str, kind: int, value: int) -> "Tuple[int, int]":
 
 
 def _bind(affinity: "Tuple[int, ...]") -> None:
-    """Use these CPUs only."""
+    """Bind this process to these CPUs; raises StartError if not all of them may be used."""
     try:
         os.sched_setaffinity(0, affinity)
     except (OSError, ValueError) as error:
@@ -227,7 +228,7 @@ def _bind(affinity: "Tuple[int, ...]") -> None:
 
 
 def _spawned(argv: "List[bytes]", env: "Dict[bytes, bytes]", actions: "List[Tuple[int, int, int]]") -> int:
-    """The process number of the program, started."""
+    """Start the program and return its process number."""
     if not hasattr(os, "posix_spawn"):
         raise StartError("the Python on this node is older than 3.8, which programs need")
     spawn = os.posix_spawn
@@ -241,17 +242,17 @@ def _spawned(argv: "List[bytes]", env: "Dict[bytes, bytes]", actions: "List[Tupl
         raise StartError(refusal(argv[0], error)) from None
 
 
-def start_wait(absent: "Absent") -> int:
-    """Fork a process that ends when the directory is there, or the time for that is over; its process number. It is
-    a part of the job: a signal that ends a job ends it. Raises StartError."""
+def start_wait(absent: "FolderMissing") -> int:
+    """Fork a process that ends when the directory exists, or when its time is over; return its process number. It is a
+    part of the job: a signal that ends a job ends it. Raises StartError."""
     try:
         return fork_into(wait_for_folder, absent)
     except OSError as error:
         raise StartError(f"no process that waits for its directory: {reason_of(error)}") from None
 
 
-def wait_for_folder(absent: "Absent") -> None:
-    """Return when the directory is there, or the time for that is over."""
+def wait_for_folder(absent: "FolderMissing") -> None:
+    """Return when the directory exists, or when its time is over."""
     os.setpgid(0, 0)
     os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -261,39 +262,39 @@ def wait_for_folder(absent: "Absent") -> None:
         time.sleep(LOOK_EVERY)
 
 
-def start_sieve(source: int, errors: int, path: bytes, ranks: int, marks: "Tuple[Tuple[bytes, bytes, bytes], ...]") -> None:
-    """Fork a process that copies what comes from the pipe `source` to the file `errors`, without
-    the launcher's reports: what begins with the first text of a mark, has the two others behind it,
-    and goes to the line's end. The first `ranks` of these go to the file `path`. Raises StartError.
+def start_report_filter(source: int, errors: int, path: bytes, ranks: int, marks: "Tuple[Tuple[bytes, bytes, bytes], ...]") -> None:
+    """Fork a process that copies the pipe `source` to the file `errors`, without the launcher's reports. A report
+    begins with the first text of a mark, has the two others behind it, and goes to the end of the line. The first
+    `ranks` reports are written to the file `path`. Raises StartError.
 
-    It ends when nobody has the pipe any more. A process of its own, and no thread of the
-    supervisor: what the program prints must not wait for the record of its end, nor that for it.
+    The process ends when nobody has the pipe open any more. It is a process and not a thread of the supervisor, since
+    the program's output must not wait for the record of its end, nor the record for the output.
     """
     try:
         found = open_output(path)
     except (OSError, ValueError) as error:
         raise StartError(described("file of bindings", path, error)) from None
     try:
-        fork_into(sieve_alone, source, errors, found, ranks, marks)
+        fork_into(run_report_filter, source, errors, found, ranks, marks)
     except OSError as error:
         raise StartError(f"no process for its output: {reason_of(error)}") from None
     finally:
         os.close(found)
 
 
-def sieve_alone(source: int, errors: int, found: int, ranks: int, marks: "Tuple[Tuple[bytes, bytes, bytes], ...]") -> None:
-    """`sieve`, with nothing else open: the manager's lock would never be free."""
+def run_report_filter(source: int, errors: int, found: int, ranks: int, marks: "Tuple[Tuple[bytes, bytes, bytes], ...]") -> None:
+    """Run `filter_reports` with all other files closed; otherwise the manager's lock would never be free."""
     for target, descriptor in enumerate([os.dup(each) for each in (source, errors, found)]):
         os.dup2(descriptor, target)
     os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-    sieve(ranks, marks)
+    filter_reports(ranks, marks)
 
 
-def sieve(left: int, marks: "Tuple[Tuple[bytes, bytes, bytes], ...]") -> None:
-    """From standard input to standard output, and `left` reports to standard error."""
+def filter_reports(left: int, marks: "Tuple[Tuple[bytes, bytes, bytes], ...]") -> None:
+    """Copy standard input to standard output, but the first `left` reports to standard error."""
     poll = select.poll()
     poll.register(0, select.POLLIN)
-    rest = b""  # of a line whose end has not come
+    rest = b""  # the start of a line whose end has not come
     while True:
         ready = poll.poll(HELD_BACK if rest else None)
         data = os.read(0, 1 << 16) if ready else b""
@@ -316,8 +317,8 @@ def sieve(left: int, marks: "Tuple[Tuple[bytes, bytes, bytes], ...]") -> None:
 
 
 def report_in(line: bytes, marks: "Tuple[Tuple[bytes, bytes, bytes], ...]") -> int:
-    """Where a report begins in a line, behind what a program may have printed without a line's end;
-    the line's length when there is none. With a time stamp before it, it begins with that."""
+    """Return where a report begins in a line (a program may have printed text before it without a line end); the
+    line's length if there is no report. If a time stamp stands directly before the report, it belongs to it."""
     for start, then, last in marks:
         at = line.find(then)
         begin = line.rfind(start, 0, at) if at >= 0 else -1
@@ -328,7 +329,7 @@ def report_in(line: bytes, marks: "Tuple[Tuple[bytes, bytes, bytes], ...]") -> i
 
 
 def put(descriptor: int, data: bytes) -> None:
-    """Write all of it; what a full disk does not take is lost, as it would be without a sieve."""
+    """Write all of the data; what a full disk does not take is lost, as it would be without a sieve."""
     try:
         while data:
             data = data[os.write(descriptor, data):]
@@ -337,8 +338,8 @@ def put(descriptor: int, data: bytes) -> None:
 
 
 def open_output(path: bytes, append: bool = False) -> int:
-    """Open an output file and, unless it is to be gone on with, empty it; raises OSError for links and pipes, and for the files of
-    others: somebody may have put them there, or would read what the program prints."""
+    """Open an output file and empty it unless `append` is set. Raises OSError for links, pipes and files of other
+    users: somebody may have put them there, and would read what the program prints."""
     PREPARED.give(path)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_NOFOLLOW
                          | os.O_NONBLOCK, 0o666)
@@ -359,7 +360,7 @@ def open_output(path: bytes, append: bool = False) -> int:
 
 
 def refusal(program: bytes, error: "Exception") -> str:
-    """Why the kernel would not run a program, made plain where the error number misleads."""
+    """Return why the kernel did not run a program, in plain words where the error number misleads."""
     reason = reason_of(error)
     if isinstance(error, OSError) and os.path.isdir(program):
         reason = "is a directory"
@@ -370,8 +371,8 @@ def refusal(program: bytes, error: "Exception") -> str:
     return clean(f"{os.fsdecode(program)}: {reason}")
 
 
-def childless() -> bool:
-    """Collect the children that have ended; whether none is left."""
+def has_no_children() -> bool:
+    """Collect the children that have ended; return whether none is left."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -380,11 +381,11 @@ def childless() -> bool:
     return False
 
 
-def wait_for_sieve() -> None:
-    """Let what the program has printed come to its file. A process that outlives the program may
-    have the pipe: then this does not take long."""
-    due = time.monotonic() + SIEVE_ENDS
-    while not childless():
+def wait_for_report_filter() -> None:
+    """Wait until the output of the program has come to its file, for at most `FILTER_ENDS` seconds: a process that
+    outlives the program may hold the pipe open."""
+    due = time.monotonic() + FILTER_ENDS
+    while not has_no_children():
         left = due - time.monotonic()
         if left <= 0 or signal.sigtimedwait((signal.SIGCHLD,), left) is None:
             return

@@ -1,1 +1,1 @@
-"""What a live run stands on: set-up, and what is wrong with it."""
+"""The set-up of a live run, and the checks of what it needs."""

@@ -1,4 +1,4 @@
-"""What the configuration says of nodes (`NodeClasses`), put together with what was found there."""
+"""Combines the configuration of nodes (`NodeClasses`) with the resources that were found on them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from vrm.model.queues import MARK
 
 
 def declared(settings: Settings, nodes: Sequence[Node]) -> tuple[tuple[Node, ...], tuple[str, ...]]:
-    """The nodes with what their classes say, marked with their queues, and warnings.
+    """Return the nodes with the resources of their classes, marked with their queues, and warnings.
 
-    Of a resource that was found, too, the smaller amount counts. A host is known by its name, or by
-    the name up to the first dot. A class none of whose hosts is here gives a warning: another
-    allocation may have them.
+    If a resource was also found on the node, the smaller amount counts. A host is matched by its name, or by
+    the name up to the first dot. A class without any host in this run gives a warning, not an error: another
+    allocation may have its hosts.
     """
     classes = {name: number for number, each in enumerate(settings.node_classes)
                for host in each.names for name in {host, _short(host)}}
@@ -48,7 +48,7 @@ def declared(settings: Settings, nodes: Sequence[Node]) -> tuple[tuple[Node, ...
                             f"{number + 1}: none of {each.hosts} is a node of this run, which has "
                             + _few(fold(node.name for node in nodes)))
     queues = settings.rules.queues
-    for name, missing in queues.strangers(found).items():
+    for name, missing in queues.unknown_nodes(found).items():
         warnings.append(f"{settings.where(f'Queues.{name}')}: Queues: {name}: {missing[0]} "
                         + (f"and {len(missing) - 1} other(s) are" if len(missing) > 1 else "is")
                         + " no node of this run")
@@ -56,11 +56,12 @@ def declared(settings: Settings, nodes: Sequence[Node]) -> tuple[tuple[Node, ...
 
 
 MOST_KINDS = 4
-"""Of nodes that are described one by one; memories of equal nodes differ by what the kernel keeps."""
+"""Maximum number of kinds of nodes that are described separately. Equal nodes differ in memory by what the kernel
+keeps."""
 
 
 def described(nodes: Sequence[Node]) -> str:
-    """How many of the nodes have what besides their cores; empty where none has anything."""
+    """Return how many nodes have which resources besides cores; "" if none has any."""
     counts = Counter(holdings(node.resources, frozenset(
         feature for feature in node.features if not feature.startswith((MARK, POWER_MARK)))) for node in nodes)
     del counts[""]

@@ -1,5 +1,5 @@
-"""Which files jobs may run: programs of Applications, others by their paths where the configuration lets
-them, and scripts."""
+"""Checks which files jobs may run: programs of Applications, other programs by path if the configuration allows that,
+and scripts."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from vrm.system.files import read_regular
 from vrm.system.trust import distrust
 
 LONGEST_SCRIPT = 4 << 20
-"""Bytes of a script."""
+"""Maximum bytes of a script."""
 
 
 class WantedProgram(NamedTuple):
-    """What a job runs: the name, the path where it is none of Applications, whether it is a script, and
-    whether its user has sent that: then nothing else is read."""
+    """A program that a job runs: its name, its path if it is not in Applications, whether it is a script, and whether
+    its user has sent the script with the job (then no file is checked)."""
 
     app: str
     file: str = ""
@@ -29,20 +29,20 @@ class WantedProgram(NamedTuple):
 
     @classmethod
     def of(cls, job: Job) -> list[WantedProgram]:
-        """What this job runs: one program, or those of a coupled job."""
+        """Return the program of this job, or all programs of a coupled job."""
         if job.payload.programs:
             return [cls(each.app, each.file) for each in job.payload.programs]
         return [cls(job.app, job.payload.file, job.payload.script, bool(job.payload.front))]
 
     @classmethod
     def named(cls, values: Mapping[str, Any]) -> list[WantedProgram]:
-        """What a job of these values runs (`vrm.workload.grammar.QueueLine.values`)."""
+        """Return the programs of a job with these values (`vrm.workload.grammar.QueueLine.values`)."""
         return ([cls(each.app, each.file) for each in values.get("components", ())]
                 or [cls(values["app"], values.get("file", ""), values.get("script", False))])
 
 
 def program_fault(known: Applications, wanted: WantedProgram, trust: str) -> str:
-    """Why a job cannot run this, or "" when it can."""
+    """Return why a job cannot run this program; "" if it can."""
     app, file, script, sent = wanted
     if sent:
         return ""
@@ -58,8 +58,8 @@ def program_fault(known: Applications, wanted: WantedProgram, trust: str) -> str
 
 
 def foreign(known: Applications, wanted: WantedProgram, trust: str) -> str:
-    """Why what a job of a journal runs is not to be run; "" when it may be, or is not there at the
-    moment."""
+    """Return why a program that a job in the journal names must not run; "" if it may run, or if it does not exist at
+    the moment."""
     app, file, _, sent = wanted
     path = known.program(app, file)
     if sent or not os.path.lexists(path):
@@ -70,7 +70,7 @@ def foreign(known: Applications, wanted: WantedProgram, trust: str) -> str:
 
 
 def read_script(path: Path) -> tuple[bytes, str]:
-    """The text of a script, and why it is none."""
+    """Return the text of a script, and why it is not a valid script ("" if it is)."""
     try:
         text = read_regular(path, LONGEST_SCRIPT)
     except OSError as error:
@@ -86,8 +86,8 @@ def read_script(path: Path) -> tuple[bytes, str]:
 
 def leads_outside(directory: Path, app: str, programs: Mapping[str, Path] = MappingProxyType({})
                   ) -> str:
-    """Why an application is none inside `directory`, also after symbolic links; "" when it is, or
-    is one of `programs`."""
+    """Return why an application is not inside `directory` (symbolic links are followed); "" if it is, or if it is one
+    of `programs`."""
     if app in programs:
         return ""
     inside = Path(os.path.realpath(directory))
@@ -101,10 +101,10 @@ def leads_outside(directory: Path, app: str, programs: Mapping[str, Path] = Mapp
 
 def application_fault(directory: Path, app: str,
                       programs: Mapping[str, Path] = MappingProxyType({}), script: bool = False) -> str:
-    """Why an application can't be run, or "" when it can.
+    """Return why an application cannot run; "" if it can.
 
-    It must be an executable file inside `directory`, also after symbolic links, or one of
-    `programs`, which have files elsewhere. A `script` need not be executable: a copy of it runs.
+    It must be an executable file inside `directory`, also after symbolic links are followed, or one of `programs`,
+    which are elsewhere. A `script` need not be executable, because a copy of it runs.
     """
     outside = leads_outside(directory, app, programs)
     if outside:
@@ -114,7 +114,7 @@ def application_fault(directory: Path, app: str,
 
 
 def file_fault(path: Path, mend: str, script: bool = False) -> str:
-    """Why a file can't be run, or "" when it can; `mend`: what helps where it is not there."""
+    """Return why a file cannot run; "" if it can. `mend`: advice if the file does not exist."""
     real = Path(os.path.realpath(path))
     if not real.exists():
         return f"{path} does not exist; {mend}"

@@ -1,6 +1,6 @@
-"""From settings to what a live run needs: cluster, scheduler, launcher; and all that is wrong.
+"""Turns settings into what a live run needs: cluster, scheduler, launcher.
 
-Everything that can be checked before the first job is checked here, and told at once.
+Everything that can be checked before the first job is checked here, and all problems are reported at once.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from vrm.live.batch.adoption import Adoption
 from vrm.live.batch.allocation import attach_command, batch_job, batch_system, end_of, find_allocation
 from vrm.live.batch.base import AllocationError, around
 from vrm.live.launch.base import Launcher, LaunchError, make_launcher
-from vrm.live.launch.script import Scripts
-from vrm.live.launch.visible import Visible
+from vrm.live.launch.script import ScriptLauncher
+from vrm.live.launch.visible_gpus import VisibleGpus
 from vrm.live.runner import agent
 from vrm.live.nodes.agents import Agents
-from vrm.live.nodes.connecting import is_local
+from vrm.live.nodes.runner_commands import is_local
 from vrm.live.nodes.geometry import Geometry, cluster_geometry
-from vrm.live.nodes.nodewatch import NodeWatch
+from vrm.live.nodes.node_watch import NodeWatch
 from vrm.live.nodes.topology import TopologyError, node_facts
 from vrm.live.site.classes import declared, described
-from vrm.live.site.granted import gpus_of_node, said_of_devices, stand_ins
-from vrm.live.site.room import NodesOf, Room, WholeNodes
+from vrm.live.site.gpu_orders import gpus_of_node, agent_gpu_orders, stand_ins
+from vrm.live.site.capacity import NodesOf, CapacityCheck, WholeNodes
 from vrm.live.relay.process import RelayProcess
 from vrm.live.spawn.spawner import Spawner
 from vrm.model import Cluster, Node
 from vrm.model.rules import Rules
 from vrm.results.names import policy_name
 from vrm.scheduling import Scheduler, make_policy
-from vrm.scheduling.orderings.limits import in_queues
+from vrm.scheduling.orderings.queue_limits import in_queues
 from vrm.scheduling.placement.node_orders import AUTO
 from vrm.system.errors import RunError
 from vrm.system.trust import distrust
@@ -42,33 +42,35 @@ from vrm.system.trust import distrust
 
 @dataclass(frozen=True)
 class Site:
-    """The cluster of a live run, what decides on it, and what starts jobs on it.
+    """The cluster of a live run, its scheduler, and the launchers of its jobs.
 
-    `allocation` names the batch job (empty: the environment tells), and `end` asks when it ends:
-    epoch seconds, None for never. `watch` watches the nodes, `spawner` starts jobs (None: one of its own), `relay` starts on nodes what the
-    launcher does not, `warnings` tell what is used otherwise than it might seem. `began` says when nodes were started, by this machine's monotonic clock. `room` says which jobs the nodes can take, `adoption` adds jobs
-    to the batch job, `visible` shows their GPUs to tasks. `scripts` starts those jobs that are one.
+    `allocation` names the batch job ("": none); `end` queries when it ends (epoch seconds, None for never). `watch`
+    watches the nodes, `spawner` starts jobs (None: the run makes its own), `relay` starts programs on other nodes that
+    the launcher does not start. `warnings`: configured or granted resources that are used differently than expected.
+    `began`: when the nodes were started, by this machine's monotonic clock. `room` judges which jobs the nodes can run,
+    `adoption` adds jobs to the batch job, `visible` shows a job's GPUs to its tasks. `scripts` launches the jobs that
+    are scripts.
     """
 
     cluster: Cluster
     emulated: bool
     scheduler: Scheduler
     launcher: Launcher
-    room: Room
+    room: CapacityCheck
     allocation: str = ""
     end: Callable[[], float | None] | None = None
     watch: NodeWatch | None = None
     relay: RelayProcess | None = None
     warnings: tuple[str, ...] = ()
     adoption: Adoption = field(default_factory=lambda: Adoption(()))
-    visible: Visible = field(default_factory=lambda: Visible({}))
-    scripts: Scripts = field(default_factory=lambda: Scripts({}, {}, {}))
+    visible: VisibleGpus = field(default_factory=lambda: VisibleGpus({}))
+    scripts: ScriptLauncher = field(default_factory=lambda: ScriptLauncher({}, {}, {}))
     began: Mapping[str, float] = field(default_factory=dict)
     spawner: Spawner | None = None
 
 
 def describe(settings: Settings, nodes: Sequence[Node], emulated: bool) -> str:
-    """What a run does where, in one line."""
+    """Return one line about the run: its scheduling rules and its nodes."""
     shapes = {"+".join(str(cores // node.threads) for cores in node.sockets) for node in nodes}
     shape = f"{len(nodes)} node{'s' * (len(nodes) > 1)} of {' or '.join(sorted(shapes))} cores"
     if nodes[0].threads > 1:
@@ -82,13 +84,14 @@ def describe(settings: Settings, nodes: Sequence[Node], emulated: bool) -> str:
 
 
 def make_room(settings: Settings, cluster: Cluster, scheduler: Scheduler,
-              granted: Sequence[Node] = (), whole: WholeNodes | None = None) -> Room:
-    """What judges whether jobs can run on the cluster, or could on the `granted` nodes."""
-    return Room(scheduler, cluster.nodes, judges(settings, settings.rules, scheduler), granted, whole)
+              granted: Sequence[Node] = (), whole: WholeNodes | None = None) -> CapacityCheck:
+    """Return the judge of whether jobs can run on the cluster, or could run on the `granted` nodes."""
+    return CapacityCheck(scheduler, cluster.nodes, judges(settings, settings.rules, scheduler), granted, whole)
 
 
 def whole_nodes(settings: Settings, shape: Geometry, env: Mapping[str, str]) -> WholeNodes | None:
-    """All cores of the nodes of the batch job around, where it has fewer of them."""
+    """Return the nodes of the surrounding batch job with all their cores, if it has only some of these; otherwise
+    None."""
     batch = around(env)
     if batch is None or not shape.whole:
         return None
@@ -97,7 +100,7 @@ def whole_nodes(settings: Settings, shape: Geometry, env: Mapping[str, str]) -> 
 
 def judges(settings: Settings, rules: Rules, scheduler: Scheduler
            ) -> Callable[[Sequence[Node]], NodesOf]:
-    """What makes, for other nodes than those of a scheduler, the judge of its jobs by these rules."""
+    """Return a function that makes, for other nodes than the scheduler's, the judge of jobs by these rules."""
     heatmap = scheduler.policy.heatmap
 
     def on(nodes: Sequence[Node]) -> NodesOf:
@@ -107,7 +110,7 @@ def judges(settings: Settings, rules: Rules, scheduler: Scheduler
 
 
 def distrusted(settings: Settings) -> list[Problem]:
-    """What the settings name and others have made or may write (see `vrm.system.trust`)."""
+    """Return problems about files named in the settings that other users own or may write (see `vrm.system.trust`)."""
     named = {"Applications.Path": settings.applications.path,
              "Applications.Queue": settings.applications.queue,
              "Applications.Heatmap": settings.applications.heatmap,
@@ -121,10 +124,11 @@ def distrusted(settings: Settings) -> list[Problem]:
 
 def prepare(settings: Settings, env: Mapping[str, str] | None = None, watch: bool = True
             ) -> Site:
-    """Everything a live run needs, of the nodes that the environment (`env`, else this process's)
-    or the configuration names. With `watch` their agents stay, for the manager to watch them.
+    """Prepare everything that a live run needs, for the nodes that the environment (`env`, by default this process's)
+    or the configuration names. With `watch` the agents on the nodes keep running, so that the manager can watch the
+    nodes.
 
-    Raises ConfigError, or RunError for what the machine or the allocation lacks.
+    Raises ConfigError, or RunError if the machine or the allocation lacks something.
     """
     problems = settings.check_files() or distrusted(settings)
     if problems:
@@ -137,10 +141,10 @@ def prepare(settings: Settings, env: Mapping[str, str] | None = None, watch: boo
     here = next((host for host in allocation.hosts if is_local(host, env)), "")
     reach = settings.hosts.reach
     attach = attach_command(env)
-    # A number of cores of a node, which the batch system has granted without saying which.
+    # Numbers of cores on the nodes, if the batch system granted them without naming the cores.
     granted = allocation.cores if batch_system(env) == allocation.kind and watch else {}
     single = (here,) == allocation.hosts  # then this process itself holds the claims
-    wanted = said_of_devices(allocation, env, watch)
+    wanted = agent_gpu_orders(allocation, env, watch)
     agents = Agents(allocation.hosts, env=env, timeout=settings.hosts.timeout, attach=attach,
                     granted={} if single else granted, wanted={} if single else wanted,
                     **({"reach": reach} if isinstance(reach, str) else {"command": reach}))
@@ -167,7 +171,7 @@ def prepare(settings: Settings, env: Mapping[str, str] | None = None, watch: boo
     except BaseException:
         agents.close()
         raise
-    scripts = Scripts.detect(settings.launcher, wished.emulated, wished.topologies, env)
+    scripts = ScriptLauncher.detect(settings.launcher, wished.emulated, wished.topologies, env)
     scripts.launcher = launcher
     if not wished.emulated:
         scripts.ways = {host: ((shutil.which(words[0], path=env.get("PATH")) or words[0], *words[1:]), shell)
@@ -180,7 +184,7 @@ def prepare(settings: Settings, env: Mapping[str, str] | None = None, watch: boo
     room = make_room(settings, cluster, scheduler, declared(settings, wished.granted)[0],
                      whole_nodes(settings, wished, env))
     batch = around(env)
-    visible = Visible(
+    visible = VisibleGpus(
         {node.name: gpus_of_node(node, wished.gpus) for node in nodes},
         list(settings.launcher.environment), not launcher.rank_variables,
         {host: share.gpus for host, share in allocation.shares.items() if share.gpus},

@@ -1,5 +1,5 @@
-"""Whether the directory of a run was removed while a supervisor follows a job without a manager: nobody can learn
-any more how the job ends, so what is left of it is ended."""
+"""Detects that a run's directory was removed while a supervisor runs a job without a manager. Then nobody can read any
+more how the job ends, so what is left of the job is killed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import os
 import _signal as signal  # see `supervisor.py`
 
 LOOKS = 4
-"""Looks in a row that must find the directory removed: on a shared file system one alone may be wrong."""
+"""Checks in a row that must find the directory removed: on a shared file system a single one may be wrong."""
 
 LOOK_EVERY = 5.0
-"""Seconds between two of them while a program runs."""
+"""Seconds between two checks while a program runs."""
 
 
-class Home:
-    """The directory of a job's marker, in that of the run."""
+class MarkerDirectory:
+    """The directory of a job's marker, inside the run's directory; knows whether it was removed."""
 
     def __init__(self, folder: bytes) -> None:
         self._folder = folder
@@ -24,30 +24,31 @@ class Home:
         self._found_removed = 0
 
     def keep(self) -> None:
-        """Know it again wherever it is moved to, until `close`."""
+        """Keep the directory open until `close`, so that it is recognised after it was moved."""
         try:
             self._handle = os.open(self._folder, os.O_PATH | os.O_DIRECTORY)
         except OSError:
             pass
 
     def close(self) -> None:
-        """It is not needed any more."""
+        """Close the directory."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
 
     @property
     def removed(self) -> bool:
-        """Whether the last looks have found it removed."""
+        """True if the last `LOOKS` checks in a row found the directory removed."""
         return self._found_removed >= LOOKS
 
     def look(self) -> bool:
-        """Look once more; whether it is `removed`."""
+        """Check once more, and return `removed`."""
         self._found_removed = self._found_removed + 1 if self._is_removed() else 0
         return self.removed
 
     def _is_removed(self) -> bool:
-        """Whether it is not there, where what the run's directory was in is; and was not moved."""
+        """Return whether the directory is gone, although the parent of the run's directory exists, and was not moved
+        elsewhere."""
         try:
             os.lstat(self._folder)
             return False
@@ -57,7 +58,7 @@ class Home:
         try:
             os.lstat(os.path.dirname(os.path.dirname(self._folder)))
         except OSError:
-            return False  # what it is on is not mounted, perhaps
+            return False  # perhaps its file system is not mounted
         if self._handle < 0:
             return True
         try:
@@ -71,7 +72,7 @@ class Home:
 
 
 def end_all() -> None:
-    """Kill all children of this process: a supervisor is given those that lose their parents, too."""
+    """Kill all children of this process. A supervisor is also the parent of descendants whose own parent has ended."""
     try:
         with open("/proc/thread-self/children", "rb") as file:
             children = file.read().split()

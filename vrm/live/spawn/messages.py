@@ -1,4 +1,4 @@
-"""What a spawner is asked for, and what it says of jobs."""
+"""Requests to a spawner (`LaunchRequest`) and the events that it reports about jobs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _ENCODING = (sys.getfilesystemencoding(), sys.getfilesystemencodeerrors())
 
 
 class _Encoded(dict[str, bytes]):
-    """Texts as the kernel has them: nearly all of a job's environment is that of the job before."""
+    """Cache of texts encoded as the kernel stores them: nearly all of a job's environment equals that of the job
+    before."""
 
     def __missing__(self, text: str) -> bytes:
         if len(self) >= 4096:
@@ -35,18 +36,18 @@ _encoded = _Encoded()
 class LaunchRequest:
     """A program to start as a job.
 
-    `argv[0]` is a path, or a name to be found along the PATH of `env`, which is the program's
-    whole environment. `stdout` and `stderr` are emptied first and may be the same file.
-    `marker` stands while the job lives; `status` receives how it ended, and lies on the same file
-    system, since the one is renamed to the other.
-    `affinity`: numbers of the CPUs to which the program is bound. `limits`: soft limits by the
-    name of `resource.RLIMIT_*` in lower case (`{"core": 0}`). `sync`: force the status to disk
-    before the marker goes. `host`: the other node on which the program runs, if any; its files
-    are opened there. `daemons`: it starts daemons of its own on other nodes, through the relay (`rsh_agent.py`).
-    `reports`: a file for the lines of standard error in which the launcher's
-    program reports bindings, how many these are, and by what they are known (see `Launch`).
-    `append`: the outputs are not emptied first. `stdin`: the file that is its standard input.
-    `patience`: seconds for which the job waits for the directories of its outputs; `make`: they are made then.
+    `argv[0]` is a path, or a name to be found along the PATH of `env`; `env` is the program's whole environment.
+    `stdout` and `stderr` may be the same file; they are emptied first, unless `append` is set. `stdin`: the file that
+    is its standard input ("": none). `marker` exists while the job lives; `status` receives how it ended. Both must be
+    on one file system, since the marker is renamed to the status.
+
+    `affinity`: numbers of the CPUs to which the program is bound. `limits`: soft limits by the name of
+    `resource.RLIMIT_*` in lower case (`{"core": 0}`). `sync`: force the status to disk before the marker is removed.
+    `host`: the other node on which the program runs ("": this one); its files are opened there. `daemons`: the program
+    starts daemons on other nodes through the relay (`rsh_agent.py`). `reports`: a file for the lines of standard error
+    in which the launcher's program reports bindings, the number of such lines, and the marks that identify them (see
+    `Launch`). `patience`: seconds that the job waits for the directories of its outputs; `make`: create them after
+    that.
     """
 
     id: JobId
@@ -69,8 +70,8 @@ class LaunchRequest:
     make: bool = False
 
     def packed(self, old: bytes = b"", relay: str = "") -> bytes:
-        """The request as the supervisor reads it; `old` is a file that may become the marker, `relay` the name of
-        the relay. Raises ValueError for an impossible one."""
+        """Return the request in the form that a supervisor reads. `old` is a file that may become the marker; `relay`
+        is the name of the relay. Raises ValueError if the request is impossible."""
         if not self.argv:
             raise ValueError(f"job {self.id}: no program to start")
         try:
@@ -90,15 +91,16 @@ class LaunchRequest:
 
 
 def absolute(path: PathLike) -> bytes:
-    """A path as supervisors take it."""
+    """Return a path as absolute bytes, the form that supervisors expect."""
     path = path.encode(*_ENCODING) if type(path) is str else os.fsencode(path)
     return path if path.startswith(b"/") else os.path.abspath(path)
 
 
 @dataclass(frozen=True)
 class Started:
-    """A job's program runs; `supervisor_pid` is also the number of its session, and `leader` the start time of that process
-    (as in `Pid`; None: not known): the number may be another's when the session is looked at."""
+    """A job's program runs. `supervisor_pid` is the number of its supervisor and of its session. `leader` is the start
+    time of the supervisor (as in `Pid`; None: unknown), since the number may belong to another process by the time
+    someone looks at the session."""
 
     id: JobId
     supervisor_pid: int
@@ -108,11 +110,11 @@ class Started:
 
 @dataclass(frozen=True)
 class Ended:
-    """A job's program ended, its status is on disk and its marker gone.
+    """A job's program ended, its status is on disk and its marker is removed.
 
-    Unless `problem` says why not (a file system turned read-only): then nobody but the receiver
-    may know the status, and removing the marker is left to it. `clean`: no process of the job is
-    left on this machine, in whatever session.
+    If `problem` is set, the status could not be written (a read-only file system, for example). Then perhaps only the
+    receiver of this event knows the status, and must remove the marker. `clean`: no process of the job is left on this
+    machine, in any session.
     """
 
     id: JobId
@@ -122,8 +124,8 @@ class Ended:
 
 
 class Failure(enum.Enum):
-    """Why a job could not be started: there is no room for its files now, or for processes; its node cannot be
-    reached now; or it is something that the next attempt would meet again."""
+    """Why a job could not be started. `LACK`: no space for its files now, or no free processes. `UNREACHED`: its node
+    cannot be reached now. `JOB`: a reason that the next attempt would meet again."""
 
     LACK = enum.auto()
     UNREACHED = enum.auto()
@@ -132,7 +134,7 @@ class Failure(enum.Enum):
 
 @dataclass(frozen=True)
 class LaunchFailed:
-    """A job could not be started; `problem` as for `Ended`."""
+    """A job could not be started; `problem` has the same meaning as in `Ended`."""
 
     id: JobId
     message: str
@@ -144,12 +146,13 @@ _LACKING = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, 
 
 
 def failed(request: LaunchRequest, message: str, problem: str | None) -> LaunchFailed:
-    """The event, with its kind: supervisors, which record it in a file, give its text alone."""
+    """Return the event for a failed launch, with its kind found from `message`: supervisors record only the text in a
+    file."""
     return LaunchFailed(request.id, message, problem, kind_of(message, request.host))
 
 
 def kind_of(message: str, host: str) -> Failure:
-    """Why a job could not be started on a node, by what was said of it ("": on this machine)."""
+    """Return why a job could not be started on node `host` ("": this machine), found from the text of the message."""
     if message.endswith(_LACKING) or message.startswith("marker file"):
         return Failure.LACK
     return Failure.UNREACHED if host and message.startswith(host + UNREACHED) else Failure.JOB
@@ -157,7 +160,8 @@ def kind_of(message: str, host: str) -> Failure:
 
 @dataclass(frozen=True)
 class SupervisorLost:
-    """A supervisor was killed. Its job may go on in session `supervisor_pid`; the marker stays. `leader` as in `Started`."""
+    """A supervisor was killed. Its job may still run in session `supervisor_pid`; its marker is kept. `leader` as in
+    `Started`."""
 
     id: JobId
     supervisor_pid: int
@@ -166,10 +170,10 @@ class SupervisorLost:
 
 @dataclass(frozen=True)
 class SpawnerLost:
-    """The spawner itself ended. Running jobs are not touched, and their ends are still told.
+    """The spawner itself ended. Running jobs are not affected, and their ends are still reported.
 
-    `id` is None. `Spawner.start` replaces it; the jobs in `unstarted`, which have surely not begun,
-    wait for that or for a supervisor that has ended its job.
+    `id` is None. `Spawner.start` starts a new spawner. The jobs in `unstarted` have certainly not begun; they wait for
+    the new spawner or for a supervisor that becomes free.
     """
 
     message: str

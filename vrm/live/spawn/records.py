@@ -1,4 +1,5 @@
-"""What supervisors leave on disk of a job: the marker of a live one, and how it ended."""
+"""Reads the two files that a supervisor leaves on disk for a job: the marker (the job runs) and the status (how it
+ended)."""
 
 from __future__ import annotations
 
@@ -18,21 +19,21 @@ JobId = int | str
 PathLike = str | bytes | os.PathLike[Any]
 
 LARGEST = 1 << 20
-"""Bytes of the longest marker or status that is read."""
+"""Bytes that are read of a marker or status file at most."""
 
 
 class RecordError(Exception):
-    """A marker or status file cannot be understood; the text names it."""
+    """A marker or status file cannot be read or is damaged; the text names the file."""
 
 
 @dataclass(frozen=True)
 class ExitStatus:
-    """How a job ended: one of exit code, signal and error is set.
+    """How a job ended: exactly one of exit code, signal and error is set.
 
-    `start` and `end` are seconds since the epoch by the wall clock; `duration` comes from a
-    clock that does not jump, and so does `tick`, the end by this machine's clock since its boot (None: an older vrm has
-    not recorded it). `user` and `system` are the CPU seconds of the program and of all
-    descendants it waited for, `maxrss` is the largest memory of any one of them, in bytes.
+    `start` and `end` are seconds since the epoch by the wall clock; `duration` (seconds) comes from the monotonic
+    clock. `tick` is the end on the monotonic clock of this machine, in seconds since its boot (None: written by an
+    older vrm). `user` and `system` are the CPU seconds of the program and of all descendants that it waited for;
+    `maxrss` is the memory of the largest of these processes, in bytes.
     """
 
     code: int | None
@@ -47,16 +48,16 @@ class ExitStatus:
     tick: float | None = None
 
     def before(self, tick: float) -> bool:
-        """Whether the program had ended by then, on the clock of `tick`."""
+        """Return whether the program had ended before `tick`, a time of the monotonic clock (infinity: always true)."""
         return tick == math.inf or (self.tick is not None and self.tick < tick)
 
     @property
     def ok(self) -> bool:
-        """Whether the program ran and returned 0."""
+        """True if the program ran and returned 0."""
         return self.code == 0
 
     def describe(self) -> str:
-        """`exit 3`, `killed by signal 9 (SIGKILL)` or `could not start: ...`."""
+        """Return the outcome as text: `exit 3`, `killed by signal 9 (SIGKILL)` or `could not start: ...`."""
         if self.error is not None:
             return f"could not start: {self.error}"
         if self.signal is not None:
@@ -68,12 +69,12 @@ class ExitStatus:
 
 
 def read_status(path: PathLike, job: JobId | None = None) -> ExitStatus | None:
-    """The exit status that a supervisor left in `path`, or None if there is none (yet).
+    """Return the exit status that a supervisor wrote to `path`, or None if there is none (yet).
 
-    `path` is a status file, or the marker of a dead supervisor, which may have been killed after
-    it wrote the status there and before it turned the marker into the status file.
-    Raises RecordError if the file cannot be read or is damaged, or is not that of the `job` (a
-    marker is written over the status of an earlier job, which a machine that dies may leave).
+    `path` is a status file, or the marker of a dead supervisor, which may have been killed after it wrote the status
+    into the marker and before it renamed the marker to the status file. Raises RecordError if the file cannot be read,
+    is damaged, or belongs to another job than `job` (a marker is written over the status of an earlier job, and a
+    machine that crashes may leave that status).
     """
     lines = _read_lines(path, job)
     if lines is None or len(lines) < 2:
@@ -88,12 +89,11 @@ def read_status(path: PathLike, job: JobId | None = None) -> ExitStatus | None:
 
 @dataclass(frozen=True)
 class Marker:
-    """A live job's marker file: which process supervises it.
+    """The marker file of a running job, which names the process that supervises it.
 
-    `pid` is the supervisor's process number and the number of the session in which the job
-    runs, `started` its start time in clock ticks since the boot named by `boot` of machine
-    `host`; `time` is the launch in seconds since the epoch, and `tick` by the monotonic clock of the host (None in a
-    marker of an older vrm).
+    `pid` is the supervisor's process number and also the number of the session in which the job runs. `started` is the
+    start time of that process in clock ticks since the boot `boot` of machine `host`. `time` is the launch in seconds
+    since the epoch; `tick` is the launch on the monotonic clock of the host (None: written by an older vrm).
     """
 
     id: JobId
@@ -106,9 +106,9 @@ class Marker:
 
     @classmethod
     def read(cls, path: PathLike, job: JobId | None = None) -> Marker | None:
-        """The marker in `path`, or None if there is none.
+        """Return the marker in `path`, or None if there is no file.
 
-        Raises RecordError if the file cannot be read, or is not a marker, or not that of the `job`.
+        Raises RecordError if the file cannot be read, is not a marker, or belongs to another job than `job`.
         """
         lines = _read_lines(path, job)
         if lines is None:
@@ -125,7 +125,8 @@ class Marker:
             raise RecordError(f"{os.fsdecode(path)} is not a job's marker: {error!r}") from error
 
     def alive(self) -> bool | None:
-        """Whether the supervisor lives; None if that cannot be told from this machine."""
+        """Return whether the supervisor is alive; None if this machine cannot know (the supervisor is on another
+        host)."""
         if self.host != os.uname().nodename:
             return None
         if self.boot != boot_id():
@@ -134,9 +135,9 @@ class Marker:
         return stat is not None and stat.pid.started == self.started and not stat.dead
 
     def end_idle(self, seconds: float) -> bool:
-        """End the supervisor, where it is on this machine and has no job any more, only an end that the disk has not
-        taken yet: it would write that over the marker of the job's next start. Whether it is dead, within so many
-        seconds."""
+        """Kill the supervisor if it is on this machine and has no job processes, only a status that it could not write
+        to disk: it would later write that status over the marker of the job's next start. Return whether it died
+        within `seconds`."""
         if not self.alive() or [pid for pid in session_members(self.pid, self.started) if pid != self.pid]:
             return False
         signal_process(Pid(self.pid, self.started), signal.SIGKILL)
@@ -147,10 +148,11 @@ class Marker:
 
 
 def _read_lines(path: PathLike, job: JobId | None) -> list[dict[str, Any]] | None:
-    """The objects in a file of one line for the marker and one for the status, when it is there.
+    """Return the JSON objects in a marker or status file: one line for the marker, then one for the status if it is
+    there.
 
-    None if there is no file. A last line without its end counts as not written. Raises
-    RecordError if the file cannot be read or has no line, or one of another job than `job`.
+    None if there is no file. A last line without a line end counts as not written. Raises RecordError if the file
+    cannot be read, has no line, or has a line of another job than `job`.
     """
     try:
         lines = read_own(os.fsdecode(path), LARGEST).split(b"\n")[:-1]

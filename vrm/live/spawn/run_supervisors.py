@@ -1,5 +1,5 @@
-"""The program behind `Spawner`: `supervisor.py` as a module, so that Python compiles it once for all runs
-and not for each, which would leave a megabyte in every supervisor."""
+"""The program that `Spawner` runs: it imports `supervisor.py` as a module, so that Python compiles that file once for
+all runs and not in each run, which would leave one megabyte more memory in every supervisor."""
 
 import os
 import sys

@@ -1,6 +1,5 @@
-"""Starts jobs for the manager without making it wait, and tells it how they end.
-The processes behind it, and the order of what they do, are described in `supervisor.py`.
-"""
+"""Starts jobs for the manager without making it wait, and reports how they end. `supervisor.py` describes the
+processes behind it and the order of their actions."""
 
 from __future__ import annotations
 
@@ -32,22 +31,23 @@ PACKET = 1 << 16
 """Bytes read from a supervisor at once."""
 
 KEPT = 32
-"""Supervisors without a job that are kept for the next ones."""
+"""Idle supervisors that are kept for the next jobs, at most; also the limit for old status files that are kept as
+later markers."""
 
 FORKS = 64
-"""Supervisors at most that are asked for at the same time."""
+"""Supervisors that may be requested from the spawner at the same time."""
 
 FILES = 1 << 16
 """Open files that this process may have, if its hard limit allows it: one for each supervisor."""
 
 ATTEMPTS = 3
-"""Supervisors that may be killed before they begin a job; then it counts as lost."""
+"""Supervisors that may be killed before they begin a job; after that the job counts as lost."""
 
 DYING = 1.0
 """Seconds at most between the end of a supervisor's socket and its death."""
 
 GONE_WITHIN = 5.0
-"""Seconds in which a spawner that was told to end must have ended."""
+"""Seconds within which a spawner must end after it was asked to; then it is killed."""
 
 
 class SpawnerError(RunError):
@@ -65,7 +65,7 @@ class _Launch:
 
 
 class _Supervisor:
-    """A supervisor: its socket, its process number, its job if it has one."""
+    """A supervisor: its socket, its process number, and its job if it has one."""
 
     def __init__(self, connection: socket.socket, pid: int) -> None:
         self.connection = connection
@@ -93,7 +93,7 @@ class _Supervisor:
             self.unsent = b""
 
     def receive(self) -> tuple[list[tuple[Any, ...]], bool]:
-        """The events that have come, and whether it has ended."""
+        """Return the events that have come, and whether the supervisor has ended."""
         ended = False
         try:
             data = self.connection.recv(PACKET)
@@ -114,34 +114,34 @@ class _Supervisor:
 
 
 def alive(pid: int) -> bool:
-    """Whether there is such a process, and no zombie."""
+    """Return whether this process exists and is not a zombie."""
     stat = read_stat(pid)
     return stat is not None and not stat.dead
 
 
 class Spawner:
-    """Launches jobs through processes of their own and hands out what happens to them.
+    """Launches jobs through processes of their own and reports what happens to them.
 
-    A job goes to a supervisor that has none; one more than needed is always kept ready, so that
-    no fork is on the way from a decision to the start of a job.
+    A job is given to an idle supervisor; one more than needed is always kept ready, so that no fork delays the start
+    of a job after the decision.
 
-    For an event loop: when `fileno()` is readable, `events()` has something or has written
-    something; nothing here waits, but `close`. Not for use by several threads at a time.
+    For an event loop: when `fileno()` is readable, call `events()`, which returns what happened and may send more
+    data. Only `close` waits. Not for use by several threads at the same time.
     """
 
     def __init__(self, hold: Sequence[int] = (), relay: RelayProcess | None = None) -> None:
-        """`hold`: open files, such as the lock of the run, which are kept open while a job may
-        still be started; a lock taken with `flock` is free when that can't happen any more,
-        however the manager ended. `relay` leads to other nodes; it is started and closed here."""
+        """Create a spawner that is not started. `hold`: open files, such as the lock of the run, which are kept open
+        while a job may still be started; a lock taken with `flock` is therefore free only when no start is possible
+        any more, however the manager ended. `relay` leads to other nodes; this object starts and closes it."""
         self.hold = tuple(hold)
         self._relay = relay
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._asked = 0                                        # supervisors that are to come
+        self._asked = 0                                        # requested supervisors that have not come yet
         self._supervisors: dict[int, _Supervisor] = {}         # by the number of their socket
         self._idle: list[_Supervisor] = []
         self._waiting: collections.deque[_Launch] = collections.deque()    # for a supervisor
-        self._files = 0                                        # that a job may have open
+        self._files = 0                                        # open files that a job may have
         self._refused = False                                  # the spawner could not fork
         self._old: list[bytes] = []                            # files for the next markers
         self._renamed = 0
@@ -149,7 +149,7 @@ class Spawner:
         self._live: set[JobId] = set()
         self._poll: select.epoll | None = None
 
-    # Its life.
+    # Start and end.
 
     def __enter__(self) -> Spawner:
         self.start()
@@ -161,8 +161,8 @@ class Spawner:
     def start(self) -> None:
         """Start the spawner's process, or a new one after `SpawnerLost`.
 
-        This process may then have more open files than before; its jobs may not. Raises SpawnerError
-        if the spawner cannot be started or runs already.
+        This process may then have more open files than before; its jobs may not. Raises SpawnerError if the spawner
+        cannot be started or runs already.
         """
         if self._control is not None:
             raise SpawnerError("the spawner runs already")
@@ -198,7 +198,7 @@ class Spawner:
         return [sys.executable, "-I", "-S", run_supervisors.__file__]
 
     def _watch_relay(self, start: Callable[[], int]) -> None:
-        """Start the relay, or another one instead of one that has ended."""
+        """Start the relay and watch it; `start` may also replace a relay that has ended."""
         assert self._poll is not None
         try:
             self._poll.register(start(), select.EPOLLIN)
@@ -206,10 +206,9 @@ class Spawner:
             raise SpawnerError(f"cannot start {sys.executable}: {error.strerror}") from error
 
     def close(self) -> None:
-        """End the spawner and forget its jobs; their supervisors follow them to the end.
+        """End the spawner and forget its jobs; their supervisors follow them to their end.
 
-        What was launched a moment ago and has not started will not start. Closing twice is
-        harmless.
+        A job that was launched a moment ago and has not started will not start. Closing twice is harmless.
         """
         if self._poll is None:
             return
@@ -237,7 +236,8 @@ class Spawner:
         self._live.clear()
 
     def _wait(self) -> int:
-        """Wait for the process, which is about to end; returns what it returned."""
+        """Wait for the process, which is about to end, and kill it after `GONE_WITHIN` seconds; return its exit
+        code."""
         assert self._process is not None
         try:
             return self._process.wait(GONE_WITHIN)
@@ -247,13 +247,14 @@ class Spawner:
 
     @property
     def pid(self) -> int | None:
-        """Process number of the spawner, None if there is none."""
+        """Process number of the spawner, or None if there is none."""
         return self._process.pid if self._process and self._control is not None else None
 
-    # Its use.
+    # Launches and events.
 
     def fileno(self) -> int:
-        """A descriptor that is readable when `events` should be called."""
+        """Return a descriptor that is readable when `events` should be called. Raises SpawnerError before the first
+        `start`."""
         if self._poll is None:
             raise SpawnerError("the spawner was not started")
         return self._poll.fileno()
@@ -261,10 +262,9 @@ class Spawner:
     def launch(self, request: LaunchRequest) -> None:
         """Start a job; returns at once, also while the spawner is busy.
 
-        What an earlier attempt left of status and marker is removed. After a `SpawnerLost` the
-        job may wait for `start`. Raises SpawnerError before the first `start`, ValueError if the
-        request is impossible or the job lives already, here or by its marker, OSError if an old
-        file cannot be removed.
+        The status and marker of an earlier attempt are removed. After a `SpawnerLost` the job may wait for `start`.
+        Raises SpawnerError before the first `start`; ValueError if the request is impossible, or if the job is alive
+        already (here or according to its marker); OSError if an old file cannot be removed.
         """
         if self._poll is None:
             raise SpawnerError("the spawner was not started")
@@ -288,21 +288,21 @@ class Spawner:
 
     @staticmethod
     def _remove_marker(request: LaunchRequest) -> None:
-        """Remove a marker whose supervisor is dead for sure, or has no job any more; raises ValueError otherwise."""
+        """Remove a marker whose supervisor is certainly dead, or has no job any more; raises ValueError otherwise."""
         try:
             marker = Marker.read(request.marker)
         except RecordError as error:
             if isinstance(error.__cause__, OSError):
                 raise ValueError(f"job {request.id}: {error}; remove it if the job does not run") from error
-            marker = None  # only the death of a machine leaves a part of one, and with it its supervisor has died
+            marker = None  # only a machine crash leaves a part of a marker, and the supervisor has died in it
         if marker is not None and marker.alive() is not False and not marker.end_idle(DYING):
             raise ValueError(f"job {request.id} runs already, as process {marker.pid} on "
                              f"{marker.host} ({os.fsdecode(request.marker)})")
         os.unlink(request.marker)
 
     def recorded(self, status: PathLike) -> None:
-        """The end that a status file tells of is on record elsewhere: the file is not needed any
-        more. It becomes the marker of a later job, or is removed. Raises OSError."""
+        """Free a status file whose content is on record elsewhere: it becomes the marker of a later job, or is
+        removed. Raises OSError."""
         self.release(status)
         self._renamed += 1
         folder = os.path.dirname(absolute(status))
@@ -318,12 +318,12 @@ class Spawner:
             pass
 
     def unwritten(self, status: PathLike) -> bool:
-        """Whether a supervisor keeps this status, which it could not write."""
+        """Return whether a supervisor holds this status because it could not write it."""
         return absolute(status) in self._unwritten
 
     def release(self, status: PathLike) -> bool:
-        """Let a supervisor end that could not write this status: what it told is on record elsewhere. Whether there was
-        one."""
+        """End the supervisor that could not write this status, since the status is on record elsewhere. Return whether
+        there was such a supervisor."""
         each = self._unwritten.pop(absolute(status), None)
         if each is not None:
             with contextlib.suppress(OSError):
@@ -332,7 +332,7 @@ class Spawner:
         return each is not None
 
     def _assign(self) -> None:
-        """Give waiting jobs to supervisors without one, and ask for as many as are missing."""
+        """Give waiting jobs to idle supervisors, and request the supervisors that are missing."""
         while self._waiting and self._idle:
             each, launch = self._idle.pop(), self._waiting.popleft()
             each.launch = launch
@@ -351,7 +351,7 @@ class Spawner:
                 pass  # it is asked again when it answers, or replaced
 
     def events(self) -> list[Event]:
-        """What has happened since the last call, in order; [] if nothing.
+        """Return what has happened since the last call, in order; [] if nothing.
 
         After an `Ended`, `LaunchFailed` or `SupervisorLost` its id is free again.
         """
@@ -378,7 +378,7 @@ class Spawner:
         return told
 
     def _welcome(self, told: list[Event]) -> bool:
-        """Take the supervisors that the spawner has forked; False if it has ended."""
+        """Add the supervisors that the spawner has forked; False if the spawner has ended."""
         assert self._control is not None and self._poll is not None
         while True:
             try:
@@ -408,7 +408,7 @@ class Spawner:
                 told.append(failed(launch.request, f"no process for its supervisor: {reason}", None))
 
     def _hear(self, told: list[Event], each: _Supervisor) -> None:
-        """What a supervisor tells, or its end."""
+        """Handle the events of a supervisor, or its end."""
         events, ended = each.receive()
         for kind, *values in events:
             launch = each.launch
@@ -439,7 +439,7 @@ class Spawner:
                 self._lost(told, each, each.launch)
 
     def _drop(self, each: _Supervisor) -> None:
-        """Forget a supervisor, which ends when it has no job."""
+        """Close the socket of a supervisor and forget it; it ends when it has no job."""
         del self._supervisors[each.connection.fileno()]
         assert self._poll is not None
         self._poll.unregister(each.connection)
@@ -449,7 +449,7 @@ class Spawner:
 
     @staticmethod
     def _started(told: list[Event], each: _Supervisor, pid: int, leader: int) -> None:
-        """The start is told once, by whatever tells of it first."""
+        """Report the start of a job once, from the first event that mentions it."""
         launch = each.launch
         assert launch is not None
         if not launch.started:
@@ -457,8 +457,8 @@ class Spawner:
             told.append(Started(launch.request.id, each.pid, pid, leader))
 
     def _lost(self, told: list[Event], each: _Supervisor, launch: _Launch) -> None:
-        """A supervisor is gone: tell the end which it recorded, or its loss; a job which it has not
-        begun goes to another."""
+        """Handle the end of a supervisor that had a job: report the end that it recorded, or its loss; give a job that
+        it had not begun to another supervisor."""
         request = launch.request
         limit = time.monotonic() + DYING
         while alive(each.pid) and time.monotonic() < limit:
@@ -485,7 +485,7 @@ class Spawner:
         told.append(event)
 
     def _spawner_lost(self, told: list[Event]) -> None:
-        """Tell of its end, and of what supervisors said before."""
+        """Close the socket of the spawner and report that it has ended."""
         assert self._poll is not None and self._control is not None and self._process is not None
         self._poll.unregister(self._control)
         self._control.close()

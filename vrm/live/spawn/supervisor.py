@@ -1,42 +1,41 @@
-"""The program behind `Spawner`: a supervisor starts a job, waits for it and records its end.
-It runs alone (`python -I -S run_supervisors.py`) and imports next to nothing, since it is forked.
+"""The program behind `Spawner`: a supervisor starts a job, waits for it and records its end. It runs alone (`python -I
+-S run_supervisors.py`) and imports almost nothing, since it is forked.
 
 Two kinds of process run this file.
 
-*The spawner*, one per manager, forks supervisors when the manager asks for them. It does nothing
-else, and ends when the manager does.
+*The spawner*, one per manager, forks supervisors when the manager asks for them. It does nothing else, and ends when
+the manager does.
 
-*A supervisor* leads the session in which its job runs, and outlives manager and spawner. In this
-order it writes the marker, starts the job, waits, writes the status, removes the marker, tells the
-manager. A status that the disk does not take it keeps until the manager has recorded it, and writes it when the manager
-ends before. The start is told on its own only of a job that runs for a while; else the end tells of it.
-A supervisor ignores every signal that can be ignored: a Ctrl-C or a batch system's warning that
-reaches it must not lose the status.
+*A supervisor* leads the session in which its job runs, and outlives manager and spawner. In this order it writes the
+marker, starts the job, waits, writes the status, removes the marker, and reports the end to the manager. If the status
+cannot be written to disk, the supervisor keeps it until the manager has recorded it; if the manager ends before, the
+supervisor goes on trying to write it. The start is reported on its own only for a job that runs for a while; for a
+shorter one the report of the end includes it. A supervisor ignores every signal that can be ignored: a Ctrl-C or a
+batch system's warning that reaches it must not lose the status.
 
-A supervisor takes one job after another, as long as nothing of a job is left. To know that, it is
-the "subreaper" of its descendants: the kernel makes it the parent of those whose own parent has
-ended, whatever session or group they have moved to. Without children it has no descendants, so
-its session is empty and may take the next job. Where there are some, or where the kernel cannot say
-so, or where the end could not be recorded, the supervisor ends, and the manager looks for the rest.
+A supervisor takes one job after another, as long as nothing of a job is left. To know that, it is the "subreaper" of
+its descendants: the kernel makes it the parent of those whose own parent has ended, whatever session or group they
+have moved to. Without children it has no descendants, so its session is empty and may take the next job. If there are
+some, or if it could not become a subreaper, or if the end could not be recorded, the supervisor ends, and the manager
+looks for the rest.
 
-The status is written into the marker's file, behind the marker, and the file then renamed to the
-status file. So marker and status change places in one step, a supervisor killed between the two
-has left the status in the marker, a full disk has room for it (the block is there already), and
-a job costs one file fewer to create and none to delete (ext4 looks at every inode that was
-deleted in the last minute before it gives out a new one: 100 to 1500 microseconds a file). Nor
-does the next one: a status that is on record elsewhere becomes the marker of a later job.
+The status is written into the marker's file, behind the marker, and the file is then renamed to the status file. So
+marker and status change places in one step, a supervisor killed between the two has left the status in the marker, a
+full disk has space for it (the block is there already), and a job costs one file fewer to create and none to delete
+(ext4 looks at every inode that was deleted in the last minute before it gives out a new one: 100 to 1500 microseconds
+a file). The next job need not create one either: a status that is on record elsewhere becomes the marker of a later
+job.
 
-A program on another node has a *stand-in* here, which the supervisor forks in its place: it gives
-the order to the relay (see `relay.py`), passes signals on, and ends as the program ends there. An mpirun
-starts its daemons on other nodes through the relay, too.
+A program on another node has a *stand-in* here, which the supervisor forks in its place: it gives the order to the
+relay (see `relay.py`), passes signals on, and ends as the program ends there. An mpirun starts its daemons on other
+nodes through the relay, too.
 
-The wire, between processes of one interpreter: every supervisor has a stream socket to the manager,
-of which the spawner gives the other end to the manager. Requests and events are `marshal` tuples
-behind their length (four bytes). When one side of it ends, the other reads end-of-file: an idle
-supervisor ends with the manager, and the manager learns of a supervisor that was killed.
-With a request come open files: the manager's lock and, where the relay is needed, what keeps that alive. They stay
-open until the launch is on record. So when a later manager gets the lock, no launch is under way. An mpirun may
-need the relay as long as it runs.
+The wire protocol, between processes of one interpreter: every supervisor has a stream socket to the manager; the
+spawner gives the other end of it to the manager. Requests and events are `marshal` tuples behind their length (four
+bytes). When one side ends, the other reads end-of-file: an idle supervisor ends with the manager, and the manager
+learns of a supervisor that was killed. Open files come with a request: the manager's lock and, where the relay is
+needed, the file that keeps the relay alive. They stay open until the launch is on record, so when a later manager gets
+the lock, no launch is under way. The file of the relay stays open for as long as an mpirun runs, which may need it.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ import resource
 import sys
 import time
 
-# The C modules themselves: `signal` and `socket` import enum, which makes every fork a tenth dearer.
+# The C modules themselves: `signal` and `socket` import enum, which makes every fork 10 % slower.
 import _signal as signal
 import _socket as socket
 
@@ -67,45 +66,45 @@ if TYPE_CHECKING:
     from typing import Any
 
 STARTED, ENDED, FAILED = range(3)
-"""First field of an event."""
+"""The kinds of event: the first field of an event."""
 
 RECORDED = b"r"
-"""What a manager says when it has recorded a status that could not be written."""
+"""Message of a manager that has recorded a status which the supervisor could not write."""
 
 SUBREAPER = 36
 """The option of prctl(2) that makes a process the subreaper of its descendants."""
 
 MOST_FILES = 8
-"""Open files at most that come with a request."""
+"""Maximum number of open files that come with a request."""
 
 RETRY_EVERY = 1.0
-"""Seconds between attempts to write a status of which no manager could be told."""
+"""Seconds between attempts to write a status that could not be reported to a manager."""
 
 RETRY_FOR = 3600.0
-"""Seconds after which a supervisor gives up writing it."""
+"""Seconds after which a supervisor stops trying to write it."""
 
-PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1,
-             signal.SIGUSR2)
-"""Signals that a stand-in sends on to its program; SIGKILL ends both."""
+FORWARDED_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1,
+                     signal.SIGUSR2)
+"""Signals that a stand-in passes on to its program; SIGKILL ends both."""
 
 _IGNORED = sorted(set(starting.DEFAULTED) - {
     signal.SIGCHLD, signal.SIGCONT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL,
     signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS})
 
 
-class Gone(Exception):
-    """The manager has ended, so nothing more is to be started."""
+class ManagerGone(Exception):
+    """The manager has ended, so nothing more may be started."""
 
 
-class Link:
+class ManagerLink:
     """A supervisor's socket to the manager."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        self.started = 0  # the start time of this supervisor, which goes with its number in messages
+        self.started = 0  # the start time of this supervisor, sent with its process number in messages
 
     def take(self) -> tuple[Any, ...]:
-        """Wait for a request: what it says, and the open files that came with it. Raises Gone."""
+        """Wait for a request; return its fields, followed by the list of open files that came with it. Raises Gone."""
         try:
             data, control, _, _ = self.connection.recvmsg(
                 1 << 16, socket.CMSG_SPACE(4 * MOST_FILES), socket.MSG_CMSG_CLOEXEC)
@@ -116,20 +115,20 @@ class Link:
         except ConnectionError:
             data = b""
         if not data:
-            raise Gone
+            raise ManagerGone
         files = control[0][2] if control else b""
         return (*marshal.loads(data[4:]), [int.from_bytes(files[at:at + 4], sys.byteorder)
                                            for at in range(0, len(files), 4)])
 
     def recorded(self) -> bool:
-        """Wait until the manager has recorded what it was told; False if it ends before."""
+        """Wait until the manager has recorded the reported status; False if the manager ends before that."""
         try:
             return bool(self.connection.recv(1))
         except ConnectionError:
             return False
 
     def closed(self) -> bool:
-        """Whether there is no manager."""
+        """Return whether the manager has ended."""
         try:
             return not self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -138,7 +137,7 @@ class Link:
             return True
 
     def tell(self, event: tuple[Any, ...]) -> bool:
-        """Send an event; False if there is no manager."""
+        """Send an event; False if the manager has ended."""
         packet = marshal.dumps(event)
         try:
             self.connection.sendall(len(packet).to_bytes(4, "little") + packet)
@@ -148,7 +147,7 @@ class Link:
 
 
 def release(files: list[int]) -> None:
-    """Let go of the open files that came with a request: its launch is on record."""
+    """Close the open files that came with a request, since its launch is on record."""
     for descriptor in files:
         os.close(descriptor)
     files.clear()
@@ -159,10 +158,10 @@ def release(files: list[int]) -> None:
 def write_marker(path: bytes, text: str, old: bytes) -> None:
     """Write a marker so that a reader sees all of it or none of it; raises OSError.
 
-    `old` is a file that nobody else needs, or empty: it is used if it is there. It is cut to length
-    and not emptied first, so that it keeps its block on the disk: to free that, to take another and
-    to write it at once (ext4 does, for a file that was emptied) cost 70 microseconds of CPU time and
-    two hundred of waiting. A machine that dies may leave what was in it, hence the ids.
+    `old` is a file that nobody else needs (empty: none); it is reused as the marker. It is cut to length and not
+    emptied first, so that it keeps its block on the disk: to free that block, allocate another and write it at once
+    (ext4 does so for a file that was emptied) cost 70 microseconds of CPU time and 200 of waiting. A machine that
+    crashes may leave the old content in it; therefore each line contains the job's id.
     """
     if not old:
         folder, name = os.path.split(path)
@@ -172,9 +171,9 @@ def write_marker(path: bytes, text: str, old: bytes) -> None:
 
 
 def record(marker: bytes, status: bytes, text: str, sync: bool) -> str | None:
-    """Turn a marker into a status; `text` is all of the file. Returns what went wrong, or None.
+    """Turn a marker into a status; `text` is the whole content of the file. Return the error text, or None.
 
-    It may be tried again: what is there already is written once more in its place.
+    May be repeated: it writes the whole file again from the start.
     """
     try:
         write(marker, text, False, sync)
@@ -193,7 +192,7 @@ def record(marker: bytes, status: bytes, text: str, sync: bool) -> str | None:
 
 
 def write(path: bytes, text: str, cut: bool, sync: bool) -> None:
-    """Write a small file from its beginning, and with `cut` leave nothing behind the text; raises
+    """Write a small file from its beginning; `cut` removes what follows the text, `sync` forces it to disk. Raises
     OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
@@ -210,7 +209,7 @@ def write(path: bytes, text: str, cut: bool, sync: bool) -> None:
 
 
 def quoted(text: str | None) -> str:
-    """A JSON string, or null."""
+    """Return a text as a JSON string; None becomes null."""
     if text is None:
         return "null"
     import json  # only here: it would double the memory of every supervisor
@@ -219,9 +218,10 @@ def quoted(text: str | None) -> str:
 
 # The launch on another node.
 
-def start_stand_in(link: Link, files: list[int], relay: bytes, host: bytes, order: tuple[Any, ...]) -> tuple[int, int]:
-    """Fork the stand-in of a program on `host`; its process number, and the pipe on which it leaves
-    its last words. `order` are the arguments of `start_job` there, `relay` the name of the relay. Raises StartError."""
+def start_stand_in(link: ManagerLink, files: list[int], relay: bytes, host: bytes, order: tuple[Any, ...]) -> tuple[int, int]:
+    """Fork the stand-in of a program on `host`. Return its process number, and the pipe in which it leaves its result
+    (see `read_result_pipe`). `order` are the arguments of `start_job` there, `relay` the name of the relay. Raises
+    StartError."""
     last_words, pen = os.pipe()
     try:
         pid = starting.fork_into(stand_in, link, last_words, files, relay, host, order, pen)
@@ -231,13 +231,14 @@ def start_stand_in(link: Link, files: list[int], relay: bytes, host: bytes, orde
     return pid, last_words
 
 
-def stand_in(link: Link, last_words: int, files: list[int], relay: bytes, host: bytes, order: tuple[Any, ...], pen: int
+def stand_in(link: ManagerLink, last_words: int, files: list[int], relay: bytes, host: bytes, order: tuple[Any, ...], pen: int
              ) -> None:
-    """Have the order carried out on the node, and end as the program does there; `last_words` and `link` are its parent's."""
+    """Have the order carried out on the node, and end as the program ends there. `last_words` and `link` belong to the
+    parent and are closed."""
     os.close(last_words)
     link.connection.close()
     os.setpgid(0, 0)
-    signal.pthread_sigmask(signal.SIG_SETMASK, PASSED_ON)  # the order goes first
+    signal.pthread_sigmask(signal.SIG_SETMASK, FORWARDED_SIGNALS)  # the order goes first
     answer: tuple[Any, ...] = ()
     try:
         connection = wire.connect(relay, wire.PROGRAM, host, order)
@@ -248,10 +249,10 @@ def stand_in(link: Link, last_words: int, files: list[int], relay: bytes, host: 
             except OSError:
                 pass  # it has ended
 
-        for number in PASSED_ON:
+        for number in FORWARDED_SIGNALS:
             signal.signal(number, pass_on)
         release(files)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED_SIGNALS)
         answer = wire.answer(connection)
     except OSError:
         pass  # the relay has been killed
@@ -270,12 +271,13 @@ def stand_in(link: Link, last_words: int, files: list[int], relay: bytes, host: 
     os._exit(os.WEXITSTATUS(raw))
 
 
-def start_here(link: Link, files: list[int], order: tuple[Any, ...], place: home.Home) -> int:
-    """Start the program, which may wait for its outputs' directory; its process number. Raises StartError."""
+def start_here(link: ManagerLink, files: list[int], order: tuple[Any, ...], place: home.MarkerDirectory) -> int:
+    """Start the program on this node and return its process number; it may first wait for the directory of its
+    outputs. Raises StartError."""
     try:
         pid: int = starting.start_job(*order)
         return pid
-    except starting.Absent as absent:
+    except starting.FolderMissing as absent:
         release(files)  # the marker says that the job is under way
         raw, _ = wait_for(starting.start_wait(absent), link, b"", serving.ScriptServer({}), place)
         if raw:
@@ -286,19 +288,19 @@ def start_here(link: Link, files: list[int], order: tuple[Any, ...], place: home
 
 
 def complain(path: bytes, text: str) -> None:
-    """Add a line to a job's standard error, if that is possible."""
+    """Add a line to a job's standard error; errors are ignored."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
                              | os.O_NONBLOCK, 0o666)
         os.write(descriptor, text.encode(errors="backslashreplace"))
         os.close(descriptor)
     except (OSError, ValueError):
-        pass  # its exit status tells of it as well
+        pass  # its exit status shows the failure, too
 
 
-def read_words(last_words: int) -> tuple[Any, ...] | None:
-    """What a stand-in has left: why the program could not be started (None: it was), its CPU
-    seconds (user, system) and its memory in bytes; None if it was killed before."""
+def read_result_pipe(last_words: int) -> tuple[Any, ...] | None:
+    """Return what a stand-in has left in its pipe: why the program could not be started (None: it was started), its
+    CPU seconds (user, system) and its memory in bytes; None if the stand-in was killed before."""
     data = os.read(last_words, 1 << 16)
     os.close(last_words)
     return marshal.loads(data) if data else None
@@ -306,8 +308,8 @@ def read_words(last_words: int) -> tuple[Any, ...] | None:
 
 # A supervisor's life.
 
-def run_supervisor(link: Link, facts: Facts, others: tuple[socket.socket, ...] = ()) -> None:
-    """The body of a forked child, which never returns; `others` are sockets of its parent."""
+def run_supervisor(link: ManagerLink, facts: HostFacts, others: tuple[socket.socket, ...] = ()) -> None:
+    """Run a forked supervisor until it ends; never returns. `others` are sockets of the parent, which are closed."""
     for each in others:
         each.close()
     result = 1
@@ -317,7 +319,7 @@ def run_supervisor(link: Link, facts: Facts, others: tuple[socket.socket, ...] =
         while supervise(link, facts, alone, *link.take()):
             pass
         result = 0
-    except Gone:
+    except ManagerGone:
         result = 0
     finally:
         starting.PREPARED.remove()
@@ -325,7 +327,7 @@ def run_supervisor(link: Link, facts: Facts, others: tuple[socket.socket, ...] =
 
 
 def leave_spawner() -> int:
-    """Take a session and signal handling of its own; returns this process's start time."""
+    """Move this process to a session and signal handling of its own; return its start time in clock ticks."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD,))  # see `wait_for`
     os.setsid()
@@ -337,15 +339,15 @@ def leave_spawner() -> int:
 
 
 def number_or_null(number: int | None) -> str:
-    """A number, or nothing, as JSON."""
+    """Return a number as JSON; None becomes null."""
     return "null" if number is None else str(number)
 
 
-def supervise(link: Link, facts: Facts, alone: bool, name: str, marker: bytes, status: bytes, sync: bool, relay: bytes,
+def supervise(link: ManagerLink, facts: HostFacts, alone: bool, name: str, marker: bytes, status: bytes, sync: bool, relay: bytes,
               host: bytes, order: tuple[Any, ...], old: bytes, files: list[int]) -> bool:
-    """From the request to the last message; whether the next job may come.
+    """Run one job, from its request to the last message; return whether this supervisor may take another job.
 
-    `alone` says that this process is a subreaper. With `relay` the first of the `files` keeps the relay of this name alive.
+    `alone`: this process is a subreaper. With `relay`, the first of the `files` keeps the relay of this name alive.
     """
     me = os.getpid()
     text = (f'{{"id": {name}, "pid": {me}, "started": {link.started}, "boot": "{facts.boot}", '
@@ -363,7 +365,7 @@ def supervise(link: Link, facts: Facts, alone: bool, name: str, marker: bytes, s
     end, over = begin, tick
     last_words = -1
     pid = 0
-    place = home.Home(os.path.dirname(marker))
+    place = home.MarkerDirectory(os.path.dirname(marker))
     kept = [files.pop(0)] if relay and not host else []
     try:
         if host:
@@ -378,14 +380,14 @@ def supervise(link: Link, facts: Facts, alone: bool, name: str, marker: bytes, s
         raw, usage = wait_for(pid, link, b"" if host else os.path.dirname(order[3]), server, place)
         user, system, maxrss = server.end(usage)
         if order[7] is not None:
-            starting.wait_for_sieve()
+            starting.wait_for_report_filter()
         over, end = time.monotonic(), time.time()
         duration = over - tick
         if os.WIFSIGNALED(raw):
             number = os.WTERMSIG(raw)
         else:
             code = os.WEXITSTATUS(raw)
-        words = read_words(last_words) if host else None
+        words = read_result_pipe(last_words) if host else None
         if words is not None:
             message, user, system, maxrss = words
             if message is not None:
@@ -396,7 +398,7 @@ def supervise(link: Link, facts: Facts, alone: bool, name: str, marker: bytes, s
              f'"system": {system:.6f}, "maxrss": {maxrss}, "duration": {duration:.6f}, "tick": {over:.6f}}}\n')
     release(kept)
     problem = record(marker, status, text, sync)
-    clean = alone and starting.childless()
+    clean = alone and starting.has_no_children()
     outcome = (code, number, None, begin, end, user, system, maxrss, duration, over)
     told = link.tell((ENDED, pid, link.started, outcome, problem, clean) if message is None else (FAILED, message, problem, clean))
     if told and (problem is None or link.recorded()):
@@ -406,38 +408,37 @@ def supervise(link: Link, facts: Facts, alone: bool, name: str, marker: bytes, s
     return False
 
 
-def _keep(place: home.Home, problem: str | None, marker: bytes, status: bytes, text: str, sync: bool) -> None:
-    """Without a manager, and perhaps with a full or read-only disk, only this process knows how the job ended: try
-    again to write it."""
+def _keep(place: home.MarkerDirectory, problem: str | None, marker: bytes, status: bytes, text: str, sync: bool) -> None:
+    """Try again to write a status that no manager has recorded: only this process knows how the job ended, and the
+    disk may be full or read-only. If the run's directory was removed, kill what is left of the job."""
     last = time.monotonic() + RETRY_FOR
     while problem is not None and time.monotonic() < last and not place.look():
         time.sleep(RETRY_EVERY)
         problem = record(marker, status, text, sync)
     last = time.monotonic() + RETRY_EVERY
-    while place.removed and not starting.childless() and time.monotonic() < last:
+    while place.removed and not starting.has_no_children() and time.monotonic() < last:
         home.end_all()
         signal.sigtimedwait((signal.SIGCHLD,), RETRY_EVERY)
 
 
-def wait_for(pid: int, link: Link, folder: bytes, server: serving.ScriptServer, place: home.Home) -> tuple[Any, ...]:
-    """Wait for a program; its status and what it has used. If that takes long, its start is told,
-    files for the outputs of the next job are made in the `folder`, if there is one, and so is its
-    server.
+def wait_for(pid: int, link: ManagerLink, folder: bytes, server: serving.ScriptServer, place: home.MarkerDirectory) -> tuple[Any, ...]:
+    """Wait for a program; return its wait status and resource usage. If it runs longer than `serving.AFTER`, its start
+    is reported, files for the outputs of the next job are created in `folder` (if any), and its server is started.
 
-    Other children are descendants that it has left; they are collected on the way. Without a manager it is
-    ended when its run was removed from `place`.
+    Other children are descendants that the program left; they are collected, too. If there is no manager and the run
+    was removed from `place`, everything is killed.
     """
-    untold = True
+    start_unreported = True
     due = time.monotonic() + serving.AFTER
     while True:
-        limit = max(0.0, due - time.monotonic()) if untold else home.LOOK_EVERY
+        limit = max(0.0, due - time.monotonic()) if start_unreported else home.LOOK_EVERY
         if signal.sigtimedwait((signal.SIGCHLD,), limit) is None:
-            if untold:
+            if start_unreported:
                 if link.tell((STARTED, pid, link.started)) and folder:
                     starting.PREPARED.make(folder)
                 server.start()
                 place.keep()
-                untold = False
+                start_unreported = False
             elif link.closed() and place.look():
                 home.end_all()
         while True:
@@ -451,7 +452,7 @@ def wait_for(pid: int, link: Link, folder: bytes, server: serving.ScriptServer, 
 
 # The spawner.
 
-class Facts:
+class HostFacts:
     """What all supervisors know: the boot, the host, and how to become a subreaper."""
 
     def __init__(self) -> None:
@@ -465,15 +466,15 @@ class Facts:
             self.prctl = None
 
     def become_subreaper(self) -> bool:
-        """Let this process be the parent of every descendant whose own has ended, if possible."""
+        """Make this process the parent of every descendant whose own parent ends; return whether that worked."""
         return self.prctl is not None and self.prctl(SUBREAPER, 1, 0, 0, 0) == 0
 
 
-def serve(control: socket.socket, facts: Facts) -> None:
-    """Fork a supervisor for each byte that comes, until the manager is gone.
+def serve(control: socket.socket, facts: HostFacts) -> None:
+    """Fork a supervisor for each byte that comes, until the manager has ended.
 
-    The answer to each is a packet: its process number, with the manager's end of its socket; or
-    why there is none.
+    The answer to each byte is a packet: the supervisor's process number, together with the manager's end of its
+    socket; or the reason why it could not be forked.
     """
     while True:
         wanted = control.recv(1 << 16)
@@ -482,7 +483,7 @@ def serve(control: socket.socket, facts: Facts) -> None:
         for _ in wanted:
             try:
                 ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-                pid = starting.fork_into(run_supervisor, Link(theirs), facts, (ours, control))
+                pid = starting.fork_into(run_supervisor, ManagerLink(theirs), facts, (ours, control))
             except OSError as error:
                 control.send(marshal.dumps(starting.reason_of(error)))
                 continue
@@ -493,8 +494,8 @@ def serve(control: socket.socket, facts: Facts) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the spawner: `supervisor.py CONTROL FILES`, the number of its socket to the manager and
-    how many open files a job may have."""
+    """Run the spawner: `supervisor.py CONTROL FILES`, the descriptor of its socket to the manager and how many open
+    files a job may have."""
     gc.disable()  # a collection would touch, and so copy, every page shared with the supervisors
     control = socket.socket(fileno=int(arguments[0]))
     os.set_inheritable(control.fileno(), False)
@@ -504,7 +505,7 @@ def main(arguments: list[str]) -> int:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects supervisors that ended
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    facts = Facts()
+    facts = HostFacts()
     gc.freeze()
     try:
         serve(control, facts)

@@ -1,1 +1,1 @@
-"""Fields of jobs, and forms of values in files."""
+"""Fields of jobs, and the formats of values in files."""

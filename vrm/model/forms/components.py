@@ -1,6 +1,6 @@
 """The programs of a coupled job, as people write them: `ocean.x 8 : atmos.x 16 cores=2 args='-n 3'`.
 
-Each has its ranks behind its name, and then fields of its own, as a line of a queue file has them.
+After its name, each program has its number of ranks, and then fields of its own, as in a line of a queue file.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any
 from collections.abc import Mapping, Sequence
 
-from vrm.model.forms.kinds import FieldError, Kind, check_app, texts
+from vrm.model.forms.field_types import FieldError, Kind, check_app, texts
 from vrm.model.job import Component, Request, together
 
 Fields = Mapping[str, Any]
@@ -18,13 +18,13 @@ Fields = Mapping[str, Any]
 
 
 def kind(fields: Fields) -> Kind:
-    """The kind of the programs of a coupled job."""
+    """Return the kind for the programs of a coupled job."""
     return texts(lambda text: _read(text, fields), lambda components: _written(components, fields))
 
 
 def whole(ranks: int, exclusive: bool, asked: Mapping[str, Any], components: Sequence[Component]) -> Request:
-    """The request of a coupled job of so many ranks. ValueError where its line does not agree with its programs, or
-    asks for something that is to be asked for each of them."""
+    """Return the request of a coupled job with `ranks` ranks. Raises ValueError if its line does not agree with its
+    programs, or requests something that must be requested for each program."""
     there = sum(each.request.tasks for each in components)
     if there != ranks:
         raise ValueError(f"coupled: its programs have {there} ranks in all, and the line says {ranks}")
@@ -81,7 +81,7 @@ def _value(name: str, text: str, app: str, fields: Fields) -> Any:
 _ANY_NODES = (1, 0)
 
 _AT = {"procs": "tasks", "cores": "cores_per_task"}
-"""Where a request has what a job has by another name."""
+"""The names in a request of what has another name in a job."""
 
 
 def _written(components: Sequence[Component], fields: Fields) -> str:

@@ -1,6 +1,6 @@
 """The fields of a job: one table, from which every form of a job is made.
 
-| form | what it takes of a row |
+| form | parts of a row that it uses |
 |---|---|
 | a line of a queue file | `word`, the kind's `read` and `write`, `wanted` |
 | an option of `vrm submit` | `option` |
@@ -9,14 +9,14 @@
 | `jobs.csv` | `column`, the kind's `plain` and `cell` |
 | a run simulated again from its `jobs.csv` | `column`, the kind's `of_plain` |
 
-Extensions add fields, too (`vrm.workload.added`): those that were needed so far are in `ADDED`. Each form has one
-place for all of these, `more`: an attribute of `Job`, a key of the journal and of the state file, the end of a line of
-`jobs.csv`.
+Extensions add fields, too (`vrm.workload.extension_fields`): `ADDED` has those that have been needed so far. Each form
+has one place for all of these, `more`: an attribute of `Job`, a key of the journal and of the state file, the end of a
+line of `jobs.csv`.
 
-A new field of vrm is one row at the end of `TABLE`, and what acts on it. It is kept as the attribute of
-that name of `Job`, `Program` or `Details`; one that none has is in `Details.more`. What was written before
-the field came says nothing of it, and then it has its default. Options of batch scripts and fields
-of traces (SWF) get a place in the row when something reads them.
+A new field of vrm is one row at the end of `TABLE`, plus the code that uses it. Its value is kept in the attribute of
+that name of `Job`, `Program` or `Details`, or in `Details.more` if none of them has it. Files that are older than the
+field do not have it; then it has its default. Options of batch scripts and fields of traces (SWF) get a place in the
+row when something reads them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from vrm.model.job import PLAIN, PROGRAM, Component, Details, Job, Program, Request
 from vrm.model.forms import components
-from vrm.model.forms.kinds import (AFTER, AMOUNT, AMOUNTS, APP, ARGUMENTS, COUNT, EACH, EXPECTED, FEATURES, FLAG, HOSTS,
+from vrm.model.forms.field_types import (AFTER, AMOUNT, AMOUNTS, APP, ARGUMENTS, COUNT, EACH, EXPECTED, FEATURES, FLAG,
+                                         HOSTS,
                              INDEX, INDICES, INTEGER, LABEL, LICENCES, LONGEST_TIME, MEMORY_SIZE, NAME,
                              NODES, PATH, TEXT, TIME, VARIABLES, WHOLE, Kind)
 from vrm.model.quantities import MOST_JOBS
@@ -36,40 +37,38 @@ from vrm.model.quantities import MOST_JOBS
 
 @dataclass(frozen=True)
 class Option:
-    """An option of `vrm submit`, `--` and the field's word: what its value is called (none: it has
-    no value, and says 1) and its help."""
+    """The option of `vrm submit` for a field (`--` and the field's word): the name of its value ("": it has no value,
+    and sets the field to 1) and its help."""
 
     value: str
     help: str
 
 
 JOB, REQUEST, PAYLOAD, DETAILS, LINE = "job", "request", "payload", "details", "line"
-"""Where a field is kept: in `Job`, in its `request` or `payload`, in `Details`, or nowhere but in the
-line and its record."""
+"""Where a field is kept: in `Job`, in its `request` or `payload`, in `Details`, or only in the line and its record."""
 
 NO_COLUMN = "-"
-"""The `column` of a field that an extension adds where `jobs.csv` is not to have it."""
+"""The `column` of an extension's field that is not written to `jobs.csv`."""
 
 RESULT = "result"
-"""A column of `jobs.csv` that says what became of a job, not what it was submitted with."""
+"""A column of `jobs.csv` about the result of a job, not about its submission."""
 
 OF_JOB, OF_DETAILS = (JOB, REQUEST, PAYLOAD), (DETAILS,)
-"""Where it is kept that belongs to a `Job`, and to `Details`."""
+"""The places that belong to a `Job`, and to `Details`."""
 
 SIMULATED = 1
-"""The form of `jobs.csv` of vrm 0.1.0, and of simulations of jobs that have no more than it says."""
+"""The version of `jobs.csv` of vrm 0.1.0, and of simulations whose jobs have no further fields."""
 
 
 @dataclass(frozen=True)
 class Field:
-    """A row. Names are empty where a form has nothing of the field.
+    """A row of the table. Names are empty where a form does not have the field.
 
-    `word` is what a queue line says before the `=`, or the name of a column there. `attribute` is
-    where the value is kept (the word, unless it is said), `default` its value where nothing is
-    said. `record` is the key in the journal, `always` whether it is written there even with the
-    default. `shown` is the key in the state file and in JSON, `column` that in `jobs.csv`, which
-    came with its form number `form`. `package` is what adds it, where that is an extension; its column has the name of
-    the word, unless it is NO_COLUMN.
+    `word` is the part of a queue line before the `=`, or the name of a column there. `attribute` is where the value is
+    kept (default: the word), `default` its value if none is given. `record` is the key in the journal, `always` says
+    that it is written there even with the default. `shown` is the key in the state file and in JSON, `column` the
+    column in `jobs.csv`, which exists since version number `form` of that file. `package` is the extension that adds
+    the field, if any; its column has the name of the word, unless it is NO_COLUMN.
     """
 
     word: str
@@ -93,18 +92,18 @@ class Field:
 
     @property
     def path(self) -> str:
-        """The same, as `attrgetter` takes it for a `Job` or `Details`."""
+        """The path of the attribute, as `attrgetter` takes it for a `Job` or `Details`."""
         return f"{self.kept}.{self.at}" if self.kept in (REQUEST, PAYLOAD) else self.at
 
     @property
     def plain_default(self) -> Any:
-        """The default as the state file and `jobs.csv` know it."""
+        """The default, in the form of the state file and `jobs.csv`."""
         return None if self.default is None else self.kind.plain(self.default)
 
 
 def _asked(word: str, kind: Kind, wanted: str, default: Any, option: Option, at: str = "",
            name: str = "") -> Field:
-    """A row of what a job asks of the machine; `name` is that in files, if it is not the word."""
+    """Return the row of a resource that a job requests; `name` is its name in files, if it is not the word."""
     return Field(word, kind, wanted, REQUEST, at, default, record=name or word, shown=name or word,
                  column=name or word, form=4, option=option)
 
@@ -270,7 +269,7 @@ TABLE += [
 
 
 ADDED: dict[str, Field] = {}
-"""The fields of extensions that were loaded, by their words. They are of a `Job`, in its `more`."""
+"""The fields of loaded extensions, by their words. Their values are in `Job.more`."""
 
 
 Getter = Callable[[Any], Any]
@@ -284,7 +283,7 @@ def _declared(kept: str, attribute: str) -> bool:
 
 
 def getter(field: Field) -> Getter:
-    """What gives the value of a field, of a `Job` or of `Details`: see OF_JOB."""
+    """Return a function that gives the value of a field from a `Job` or from `Details` (see OF_JOB)."""
     if _declared(field.kept, field.at):
         return attrgetter(field.path)
     name, default = field.at, field.default
@@ -293,8 +292,8 @@ def getter(field: Field) -> Getter:
 
 def made(values: Mapping[str, Any], job_id: int, submit: float, user: str = ""
          ) -> tuple[Job, Details]:
-    """The job of some values, which are named by the attributes that keep them. ValueError where
-    what it asks for contradicts itself; else none of them is looked at here."""
+    """Return the job with these values, which are named by the attributes that keep them. Raises ValueError if the
+    request contradicts itself; the values are not checked otherwise."""
     request: dict[str, Any] = {}
     of_job: dict[str, Any] = {}
     payload: dict[str, Any] = {}
@@ -312,7 +311,7 @@ def made(values: Mapping[str, Any], job_id: int, submit: float, user: str = ""
             details[name] = value
         elif kept == DETAILS:
             more[name] = value
-    if any(more.values()):  # what is empty is not kept
+    if any(more.values()):  # empty values are not kept
         details["more"] = {name: value for name, value in more.items() if value}
     added = {name: values[name] for name, field in ADDED.items() if values.get(name, field.default) != field.default}
     if added:
@@ -326,7 +325,8 @@ def made(values: Mapping[str, Any], job_id: int, submit: float, user: str = ""
 
 
 def asked_of(job: Mapping[str, Any], request: Mapping[str, Any], programs: Sequence[Component]) -> Request | None:
-    """What a job asks for by these values; None where that is cores alone. ValueError where it contradicts itself."""
+    """Return the request that these values describe; None if it is for cores alone. Raises ValueError if it
+    contradicts itself."""
     if programs:
         return components.whole(job["procs"], job.get("exclusive", False), request, programs)
     if not request:
@@ -338,8 +338,8 @@ _PLACES: dict[str, tuple[str, str]] = {}
 
 
 def _place(name: str) -> tuple[str, str]:
-    """Where an attribute is kept, and its argument there ("": among the others of `more`); of a field that an
-    extension has added, nowhere here."""
+    """Return where an attribute is kept, and its argument there ("": in `more`); two empty strings for a field of an
+    extension."""
     if name in ADDED:
         return "", ""
     field = next(each for each in TABLE if each.at == name)

@@ -6,32 +6,32 @@ import re
 from collections.abc import Iterable, Sequence
 
 MOST_HOSTS = 100_000
-"""More hosts in one list are a mistake in it."""
+"""Maximum number of hosts in a list: more are a mistake."""
 
 HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _RANGE = re.compile(r"(\d+)-(\d+)(?:/\d+)?")
 
 
 def expand(text: str) -> list[str]:
-    """The hosts of a folded list such as `n[0-3,7],login`, in the order in which it names them.
+    """Return the hosts of a folded list such as `n[0-3,7],login`, in the order of the list.
 
-    Raises ValueError with the reason when it is no such list.
+    Raises ValueError with the reason if it is not such a list.
     """
     hosts: list[str] = []
     for part in _parts(text):
         opened, closed = part.find("["), part.find("]")
         if opened < 0:
-            hosts += _unfold(part)
+            hosts += _expand_range(part)
             continue
         if closed < opened:
             raise ValueError(f"`{text}` has a bracket without its other one")
-        # Range by range, since NodeSet sorts, and counts go by the order of the list.
+        # One range at a time: NodeSet sorts, but the order of the list matters for counts.
         for numbers in part[opened + 1:closed].split(","):
             head, tail = f"{part[:opened]}[{numbers}]", part[closed + 1:]
             if "[" in tail:
-                hosts += [host for name in _unfold(head, tail) for host in expand(name)]
+                hosts += [host for name in _expand_range(head, tail) for host in expand(name)]
             else:
-                hosts += _unfold(head + tail)
+                hosts += _expand_range(head + tail)
         if len(hosts) > MOST_HOSTS:
             raise ValueError(f"`{text}` names more than {MOST_HOSTS} hosts")
     for host in hosts:
@@ -41,7 +41,7 @@ def expand(text: str) -> list[str]:
 
 
 def _parts(text: str) -> list[str]:
-    """The parts of a list that commas outside of brackets make."""
+    """Split a list at the commas outside of brackets."""
     parts, depth, start = [], 0, 0
     for place, character in enumerate(text):
         depth += {"[": 1, "]": -1}.get(character, 0)
@@ -58,15 +58,15 @@ def _parts(text: str) -> list[str]:
     return parts
 
 
-def _unfold(name: str, tail: str = "") -> list[str]:
-    """The names that one range stands for; `tail` is put behind each."""
+def _expand_range(name: str, tail: str = "") -> list[str]:
+    """Return the names of one range; `tail` is appended to each."""
     for first, last in _RANGE.findall(name):
         if int(last) - int(first) > MOST_HOSTS:
             raise ValueError(f"`{name}` names more than {MOST_HOSTS} hosts")
-    from ClusterShell.NodeSet import (  # few nodes need it, and it takes 30 ms to import
+    from ClusterShell.NodeSet import (  # rarely needed, and its import takes 30 ms
         RESOLVER_NOGROUP, NodeSet, NodeSetException)
 
-    if re.search(r"[@!&^*?]", name):  # NodeSet would read groups and operators into it
+    if re.search(r"[@!&^*?]", name):  # NodeSet would interpret these as groups and operators
         raise ValueError(f"`{name}` is not the name of a host")
     try:
         return [host + tail for host in NodeSet(name, resolver=RESOLVER_NOGROUP)]
@@ -76,16 +76,16 @@ def _unfold(name: str, tail: str = "") -> list[str]:
 
 
 def fold(names: Iterable[str]) -> str:
-    """The folded form of names, sorted, each once; "" for none."""
+    """Return the folded form of names, sorted and without duplicates; "" for none."""
     names = list(names)
     if len(names) < 2:
         return "".join(names)
-    from ClusterShell.NodeSet import NodeSet  # only uneven names need it: 30 ms to import
+    from ClusterShell.NodeSet import NodeSet  # its import takes 30 ms; a single name does not need it
     return str(NodeSet.fromlist(names))
 
 
 def fold_hosts(names: Sequence[str]) -> str:
-    """Names of hosts as Slurm folds them, `n[0-3],m7`, in their order."""
+    """Fold host names as Slurm does, `n[0-3],m7`, in their order."""
     found: list[tuple[str, int, list[list[int]]]] = []
     for name in names:
         stem = name.rstrip("0123456789")

@@ -1,1 +1,1 @@
-"""What was measured of programs."""
+"""Measurements of programs."""

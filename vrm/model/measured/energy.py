@@ -1,17 +1,17 @@
-"""What programs draw and how long they take on each class of nodes, at each frequency: predictions from
-one measurement, and which frequency and class are best.
+"""Power and run time of programs on each class of nodes, at each frequency: predictions from one measurement, and the
+choice of the best frequency and class.
 
-The model is that of EAR's learning phase (Bell and others), as M. D'Amico uses it for several classes
-of nodes (PhD thesis, UPC, 2021, chapter 6). Six coefficients for each pair of frequencies carry what
-was measured at one frequency f0 to another one f:
+The model is that of EAR's learning phase (Bell and others), as M. D'Amico uses it for several classes of nodes (PhD
+thesis, UPC, 2021, chapter 6). Six coefficients for each pair of frequencies convert a measurement at one frequency f0
+to another one f:
 
     P(f) = A P(f0) + B TPI(f0) + C              watts of a node
-    CPI(f) = D CPI(f0) + E TPI(f0) + F          cycles for an instruction
+    CPI(f) = D CPI(f0) + E TPI(f0) + F          cycles per instruction
     T(f) = T(f0) CPI(f) / CPI(f0) f0 / f        seconds
     E(f) = P(f) T(f)                            joules of a node
 
-TPI are the memory transactions for an instruction, times 1000 where the coefficients were learnt so.
-Frequencies are in GHz.
+TPI is the number of memory transactions per instruction, times 1000 if the coefficients were learnt so. Frequencies
+are in GHz.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from vrm.model.job import application_kind
 
 
 class Coefficients(NamedTuple):
-    """From one frequency to another: `a`, `b`, `c` for the power, `d`, `e`, `f` for the cycles."""
+    """Coefficients from one frequency to another: `a`, `b`, `c` for the power, `d`, `e`, `f` for the cycles per
+    instruction."""
 
     a: float
     b: float
@@ -35,9 +36,9 @@ class Coefficients(NamedTuple):
     f: float
 
 
-class Measured(NamedTuple):
-    """A program on one node of a class, all of whose cores it used: seconds, mean watts, cycles and
-    memory transactions for an instruction (0: not known) at a frequency (0: the class's highest)."""
+class MeasuredProgram(NamedTuple):
+    """Measurement of a program that used all cores of one node of a class: seconds, mean watts, cycles and memory
+    transactions per instruction (0: unknown), and the frequency (0: the class's highest)."""
 
     seconds: float
     watts: float
@@ -47,7 +48,7 @@ class Measured(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """A program on one node at a frequency (0: whatever the node chooses)."""
+    """Predicted behaviour of a program on one node at a frequency (0: whatever the node chooses)."""
 
     frequency: float
     watts: float
@@ -56,17 +57,17 @@ class Prediction(NamedTuple):
 
     @property
     def joules(self) -> float:
-        """The energy of the node."""
+        """The energy that the node uses."""
         return self.watts * self.seconds
 
 
 @dataclass(frozen=True)
 class PowerClass:
-    """What is known of the power of nodes that are alike.
+    """Power data of a class of equal nodes.
 
-    `idle` are the watts of a node without a job, `busy` those of one with all cores in use by a program
-    of which nothing is known (0: not known). `frequencies`, ascending, are those that may be chosen;
-    `coefficients` are by pairs of them, from and to.
+    `idle` is the power (watts) of a node without a job, `busy` that of a node whose cores are all used by a program
+    without measurements (0: unknown). `frequencies`, ascending, are those that may be chosen; `coefficients` are by
+    pairs of them, from and to.
     """
 
     name: str
@@ -78,12 +79,12 @@ class PowerClass:
 
     @property
     def highest(self) -> float:
-        """The highest frequency; 0 where none is known."""
+        """The highest frequency; 0 if none is known."""
         return self.frequencies[-1] if self.frequencies else 0.0
 
-    def predictions(self, measured: Measured) -> list[Prediction]:
-        """What a program that was measured is at each frequency, ascending; without coefficients, or
-        without the cycles of the program, at the one of the measurement alone."""
+    def predictions(self, measured: MeasuredProgram) -> list[Prediction]:
+        """Predict a measured program at each frequency, ascending; without coefficients, or without the cycles of the
+        program, only at the frequency of the measurement."""
         origin = measured.frequency or self.highest
         found = []
         for frequency in self.frequencies:
@@ -93,8 +94,8 @@ class PowerClass:
         return found or [Prediction(origin, measured.watts, measured.seconds, measured.cpi)]
 
 
-def predicted(measured: Measured, origin: float, frequency: float, known: Coefficients) -> Prediction:
-    """What a measurement at the frequency `origin` is at another one."""
+def predicted(measured: MeasuredProgram, origin: float, frequency: float, known: Coefficients) -> Prediction:
+    """Convert a measurement at the frequency `origin` to another frequency."""
     watts = known.a * measured.watts + known.b * measured.tpi + known.c
     cpi = known.d * measured.cpi + known.e * measured.tpi + known.f
     seconds = measured.seconds * cpi / measured.cpi * origin / frequency
@@ -105,18 +106,19 @@ def predicted(measured: Measured, origin: float, frequency: float, known: Coeffi
 
 
 BALANCED, RUNTIME, ENERGY, HIGHEST = "balanced", "runtime", "energy", "highest"
-"""What a frequency is chosen for: least distance from the least energy and the least time, least time,
-least energy, or the highest one."""
+"""Goals for the choice of a frequency: least distance from both the least energy and the least time, least time, least
+energy, or the highest frequency."""
 
 
 def distance(energy: float, time: float, weight: float) -> float:
-    """How far a choice is from the best of each: `energy` and `time` are shares of the least, `weight`
-    says how much more the time counts. No unit; the best that can be is sqrt(1 + weight)."""
+    """Return how far a choice is from the best of each (no unit). `energy` and `time` are multiples of the least
+    energy and time; `weight` is how much more the time counts. The best possible value is sqrt(1 + weight)."""
     return math.sqrt(energy * energy + weight * time * time)
 
 
 def chosen(predictions: Sequence[Prediction], goal: str, weight: float = 1.0) -> Prediction:
-    """The prediction with the best frequency; of equal ones the one with the lowest frequency."""
+    """Return the prediction with the best frequency for the goal; if several are equal, that with the lowest
+    frequency."""
     if goal == HIGHEST:
         return predictions[-1]
     if goal == RUNTIME:
@@ -130,9 +132,9 @@ def chosen(predictions: Sequence[Prediction], goal: str, weight: float = 1.0) ->
 
 
 class ClassOffer(NamedTuple):
-    """A class of nodes for a program, at the frequency chosen there. `score` is its distance from the
-    best that any class offers; `pace` the run time there, as a multiple of that on the program's
-    first class at its highest frequency."""
+    """A class of nodes for a program, at the frequency chosen there. `score` is its distance from the best that any
+    class offers, `pace` its run time there as a multiple of that on the program's first class at its highest
+    frequency."""
 
     name: str
     prediction: Prediction
@@ -141,10 +143,10 @@ class ClassOffer(NamedTuple):
 
 
 class Programs:
-    """What was measured of programs, by their names and the classes of nodes. The first class of a
-    program is the one that its requested run times are about."""
+    """Measurements of programs, by program name and class of nodes. The requested run times of a program refer to its
+    first class."""
 
-    def __init__(self, measured: Mapping[str, Mapping[str, Measured]] | None = None) -> None:
+    def __init__(self, measured: Mapping[str, Mapping[str, MeasuredProgram]] | None = None) -> None:
         self._measured = {app: dict(classes) for app, classes in (measured or {}).items()}
         self._offers: dict[tuple[object, ...], tuple[ClassOffer, ...]] = {}
         self._at: dict[tuple[object, ...], Prediction | None] = {}
@@ -157,24 +159,24 @@ class Programs:
 
     @property
     def classes(self) -> frozenset[str]:
-        """The classes on which something was measured."""
+        """The classes with measurements."""
         return frozenset(name for classes in self._measured.values() for name in classes)
 
-    def of(self, app: str) -> Mapping[str, Measured]:
-        """What was measured of a program, by its name or by its name up to the first dot."""
+    def of(self, app: str) -> Mapping[str, MeasuredProgram]:
+        """Return the measurements of a program by class, found by its name or by its name up to the first dot."""
         found = self._measured.get(app)
         return self._measured.get(application_kind(app), {}) if found is None else found
 
     def time_coefficient(self, app: str, name: str) -> float | None:
-        """The run time on a class as a multiple of that on the program's first class; None where one
-        of them was not measured."""
+        """Return the run time on a class as a multiple of that on the program's first class; None if the class was not
+        measured."""
         found = self.of(app)
         return found[name].seconds / next(iter(found.values())).seconds if name in found else None
 
     def offers(self, app: str, classes: Mapping[str, PowerClass], goal: str = BALANCED,
                weight: float = 1.0) -> tuple[ClassOffer, ...]:
-        """The classes on which a program was measured, in the order of its measurements, each with the
-        frequency that is best there for the goal."""
+        """Return the classes on which a program was measured, in the order of its measurements, each with its best
+        frequency for the goal."""
         key = (app, goal, weight, *classes.items())
         if key not in self._offers:
             self._offers[key] = self._made(app, classes, goal, weight)
@@ -194,8 +196,8 @@ class Programs:
                            each.seconds / whole) for name, each in picked.items())
 
     def at(self, app: str, power: PowerClass, frequency: float) -> Prediction | None:
-        """What a program is on a class at a frequency (0: the one that nodes have by themselves, their
-        highest); None where that is not known."""
+        """Return the prediction for a program on a class at a frequency (0: the default of nodes, their highest); None
+        if it is unknown."""
         key = app, power, frequency
         if key not in self._at:
             self._at[key] = self._found(app, power, frequency)
@@ -211,11 +213,11 @@ class Programs:
         return next((each for each in predictions if abs(each.frequency - frequency) < 1e-6), None)
 
     def pace(self, app: str, power: PowerClass, frequency: float) -> float:
-        """The run time of a program on a class at a frequency, as a multiple of that on its first
-        class at its highest frequency; 1 where that is not known."""
+        """Return the run time of a program on a class at a frequency, as a multiple of that on its first class at its
+        highest frequency; 1 if it is unknown."""
         there = self.at(app, power, frequency)
         return 1.0 if there is None else there.seconds / next(iter(self.of(app).values())).seconds
 
 
 NO_PROGRAMS = Programs()
-"""Those of a run that knows nothing of power."""
+"""The measurements of a run without data about power."""

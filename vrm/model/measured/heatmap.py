@@ -1,5 +1,5 @@
-"""The co-run heatmap: how well two applications share sockets, as ranks (lower is better), and
-which should not do so at all."""
+"""The co-run heatmap: how well two applications share sockets, as ranks (lower is better), and which pairs should not
+share at all."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from vrm.model.job import application_kind
 
 _NO_NAME = re.compile(r"""[][{}()<>"'`,;:=]""")
-"""What no line of the rank form has: it is another kind of file."""
+"""Characters that no line of the rank form contains: with them, it is another kind of file."""
 
 
 class Throughput:
-    """What pairs of applications do together, as measured: 1 is as much as running the two one
-    after the other on the same nodes, each alone on its half of the cores; 2 that of two which do
-    not feel each other.
+    """Measured combined throughput of pairs of applications. 1 means as much as running the two one after the other on
+    the same nodes, each alone on its half of the cores; 2 means that neither slows the other down.
 
-    `pairs` are values of pairs of loads (`bt.D.256`: application, class and ranks). A pair that
-    was not measured has the mean of the pairs of the same applications and classes, on whatever
-    ranks; else that of the same applications; else no value.
+    `pairs` has the values of pairs of loads (`bt.D.256`: application, class and ranks). A pair that was not measured
+    has the mean of the pairs of the same applications and classes, on any number of ranks; otherwise that of the same
+    applications; otherwise no value.
     """
 
     def __init__(self, pairs: Mapping[tuple[str, str], float]) -> None:
@@ -33,7 +32,7 @@ class Throughput:
         self._known: dict[tuple[str, int, str, int], float | None] = {}
 
     def of(self, app: str, procs: int, partner: str, partner_procs: int) -> float | None:
-        """The value of two jobs, by their executables and ranks; None where there is none."""
+        """Return the value of two jobs, by their executables and ranks; None if there is none."""
         key = (app, procs, partner, partner_procs)
         if key not in self._known:
             names = zip(_names(load_name(app, procs)), _names(load_name(partner, partner_procs)))
@@ -43,26 +42,25 @@ class Throughput:
 
 
 def load_name(app: str, procs: int | None) -> str:
-    """The name of a load: `bt.D.256` for `bt.D.x` on 256 ranks."""
+    """Return the name of a load: `bt.D.256` for `bt.D.x` on 256 ranks."""
     short = ".".join(app.split(".")[:2])
     return short if procs is None else f"{short}.{procs}"
 
 
 def _names(load: str) -> tuple[str, str, str]:
-    """A load with its ranks, with its class, and as an application alone."""
+    """Return the names of a load: with its ranks, with its class, and as an application alone."""
     load = load.lower()
     short, _, last = load.rpartition(".")
     return load, short if short and last.isdigit() else load, application_kind(load)
 
 
 class Heatmap:
-    """Rank of every ordered pair of applications: 1 is the best partner of the row's own.
+    """Rank of every ordered pair of applications: 1 is the best partner of the row's application.
 
-    Pairs that are not known get the neutral rank, the middle of the row or, for an unknown
-    application, of the whole map.
+    Unknown pairs get the neutral rank, the middle of the row or, for an unknown application, of the whole map.
 
-    Where it was measured, `throughput` is that of pairs together. Pairs below `least` are
-    refused; unknown ones never are.
+    `throughput` has the measured throughput of pairs, if any. Pairs below `least` are refused; unknown pairs never
+    are.
     """
 
     def __init__(self, ranks: Mapping[str, Mapping[str, float]],
@@ -76,9 +74,9 @@ class Heatmap:
 
     @classmethod
     def parse(cls, lines: Iterable[str]) -> Heatmap:
-        """Read the rank form: each line an application, then all from best to worst partner.
+        """Read the rank form: each line has an application, then all partners from best to worst.
 
-        Blank lines and `#` comments are passed over. Raises ValueError with the line's number.
+        Blank lines and `#` comments are skipped. Raises ValueError with the line's number.
         """
         ranks: dict[str, dict[str, float]] = {}
         for number, line in enumerate(lines, 1):
@@ -103,7 +101,7 @@ class Heatmap:
         return cls(ranks)
 
     def rank(self, app: str, partner: str) -> float:
-        """The rank of running `app` beside `partner` (executables or bare names)."""
+        """Return the rank of running `app` together with `partner` (executables or bare names)."""
         known = self._known.get((app, partner))
         if known is None:
             known = self._known[app, partner] = self._rank(app, partner)
@@ -117,7 +115,8 @@ class Heatmap:
         return (len(row) + 1) / 2 if known is None else known
 
     def refuses(self, app: str, procs: int, partner: str, partner_procs: int) -> bool:
-        """Whether two jobs, by their executables and ranks, do less together than `least`."""
+        """Return whether the combined throughput of two jobs, by their executables and ranks, is known to be below
+        `least`."""
         if self.throughput is None:
             return False
         together = self.throughput.of(app, procs, partner, partner_procs)
@@ -131,7 +130,7 @@ class Heatmap:
         return [pair for pair, value in self.throughput.pairs.items() if value < self.least]
 
     def missing(self, apps: Iterable[str]) -> list[str]:
-        """The applications of `apps` that have no row."""
+        """Return the applications of `apps` that have no row."""
         return sorted({application_kind(a).lower() for a in apps} - set(self.ranks))
 
 

@@ -1,7 +1,7 @@
 """Power of jobs on a machine.
 
-What a job draws is what its user says (`watts=`), else what is predicted of its program on its nodes,
-else its share of what a busy node draws.
+The power of a job is what its user says (`watts=`), otherwise the prediction for its program on its nodes, otherwise
+its share of the power of busy nodes.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from vrm.model.placement import Placement
 
 MARK = "class:"
-"""What the feature begins with that says to which power class a node belongs."""
+"""Prefix of the feature that says which power class a node belongs to."""
 
 
 def draw(job: Job, placement: Placement, nodes: Sequence[Node], programs: Programs
          ) -> float | None:
-    """Mean watts of a job on its nodes; None where that is not known. A prediction is of whole nodes,
-    and a job that shares one is taken to draw as much more than the idle node as its cores are."""
+    """Return the mean watts of a job on its nodes; None if unknown. A prediction is for whole nodes; for a job that
+    shares a node, only the power above idle counts, in proportion to its cores."""
     if job.watts:
         return job.watts
     total = 0.0
@@ -43,8 +43,8 @@ def draw(job: Job, placement: Placement, nodes: Sequence[Node], programs: Progra
 
 
 def pace(job: Job, placement: Placement, nodes: Sequence[Node], programs: Programs) -> float:
-    """The run time of a job where it is, as a multiple of that on its program's first class at the
-    highest frequency: that of its slowest node."""
+    """Return the run time of a job at its placement, as a multiple of that on its program's first class at the highest
+    frequency. It is that of its slowest node."""
     classes = {power.name: power for number, _ in placement.ranks_by_node(nodes)
                if (power := nodes[number].power) is not None}
     return max((programs.pace(job.app, power, placement.frequency) for power in classes.values()),

@@ -1,5 +1,5 @@
-"""Quantiles of a few values, where numpy takes longer to load than all of them to compute, and of values that may be
-infinite, which numpy gives none of."""
+"""Quantiles of a few values, for which importing numpy takes longer than the computation, and of values that may be
+infinite, for which numpy gives no quantiles."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """The value below which that share (0 to 1) of the values lies; these are in order, the lowest first.
+    """Return the value below which the share `share` (0 to 1) of the values lies; `ordered` is ascending.
 
-    It lies at rank share (n - 1), counted from 0, and between two values in proportion (type 7 of Hyndman and Fan,
-    "Sample quantiles in statistical packages", 1996; numpy's own). It is infinite where the value above is.
+    It lies at rank share (n - 1), counted from 0, and is interpolated linearly between two values (type 7 of Hyndman
+    and Fan, "Sample quantiles in statistical packages", 1996; numpy's default). It is infinite if the value above is
+    infinite.
     """
     rank = share * (len(ordered) - 1)
     below = int(rank)

@@ -1,9 +1,8 @@
 """Measured speed-ups of applications that share nodes: plain data, looked up by load.
 
-Definitions (the ELiSE group, JSSPP 2025): the *compact time* T of an application is that of a run
-alone on full nodes; T(A|B) that of A on half of every socket with B on the other half. The
-*speed-up* of A beside B is T / T(A|B), above 1 where sharing helps A. The *spare* speed-up is that
-of A on half the cores while the others idle.
+Definitions (the ELiSE group, JSSPP 2025): the *compact time* T of an application is its run time alone on full nodes;
+T(A|B) is the run time of A on half of every socket with B on the other half. The *speed-up* of A next to B is T /
+T(A|B), above 1 where sharing helps A. The *spare* speed-up is that of A on half the cores while the others are idle.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ __all__ = ["SpeedError", "Speedups", "load_name"]
 
 
 class SpeedError(ValueError):
-    """Speed-ups that cannot be used; the text names the place and the mend."""
+    """Speed-ups that cannot be used; the text names the place and the fix."""
 
 
 class Speedups:
     """Speed-ups of pairs, spare speed-ups and compact times (seconds), by load.
 
-    A load is named `bt.D.256` (application, class, ranks), `bt.D` or `bt`; a job is looked up by
-    the most exact name that is known: with class and ranks, with class, by application alone.
+    A load is named `bt.D.256` (application, class, ranks), `bt.D` or `bt`; a job is looked up by the most specific
+    known name: with class and ranks, with class, by application alone.
     """
 
     def __init__(self, pairs: Mapping[str, Mapping[str, float]],
@@ -47,7 +46,7 @@ class Speedups:
             yield load, value
 
     def beside(self, app: str, procs: int, partner: str, partner_procs: int) -> float | None:
-        """The speed-up of an application beside another, if it was measured."""
+        """Return the speed-up of an application next to another; None if it was not measured."""
         key = (app, procs, partner, partner_procs)
         if key not in self._known:
             row = _named(self.pairs, app, procs)
@@ -55,25 +54,24 @@ class Speedups:
         return self._known[key]
 
     def alone(self, app: str, procs: int) -> float | None:
-        """The spare speed-up of an application, if it was measured."""
+        """Return the spare speed-up of an application; None if it was not measured."""
         found: float | None = _named(self.spare, app, procs)
         return found
 
     def compact_time(self, app: str, procs: int) -> float | None:
-        """The run time of an application on full nodes, in seconds, if it was measured."""
+        """Return the run time of an application on full nodes, in seconds; None if it was not measured."""
         found: float | None = _named(self.compact, app, procs)
         return found
 
     def against_spare(self) -> dict[str, dict[str, float]]:
-        """The speed-ups of pairs against running alone on half the cores (spare) instead of
-        compact; a spare speed-up that is not known counts as 1."""
+        """Return the speed-ups of pairs relative to running alone on half the cores (spare) instead of compact; an
+        unknown spare speed-up counts as 1."""
         return {load: {partner: value / self.spare.get(load, 1.0)
                        for partner, value in row.items()} for load, row in self.pairs.items()}
 
     def heatmap(self, least: float = 0.0) -> Heatmap:
-        """The map of ranks that orders nodes under strip: per application, the partner with the
-        largest mean speed-up first. It refuses pairs whose combined throughput is below `least`
-        (see `Heatmap`; 0: none)."""
+        """Return the ranks that order nodes under strip: for each application, the partner with the largest mean
+        speed-up first. Pairs whose combined throughput is below `least` are refused (see `Heatmap`; 0: none)."""
         means = _means(self.pairs)
         ranks: dict[str, dict[str, float]] = {}
         for app, row in means.items():
@@ -82,7 +80,7 @@ class Speedups:
         return Heatmap(ranks, self.throughput(), least)
 
     def throughput(self) -> Throughput:
-        """The combined throughput of pairs. Pairs measured in one direction only are left out."""
+        """Return the combined throughput of pairs. Pairs measured in only one direction are left out."""
         speeds = self.against_spare()
         return Throughput({(load, partner): speed + speeds[partner][load]
                            for load, row in speeds.items() for partner, speed in row.items()
@@ -101,7 +99,7 @@ def _means(pairs: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, floa
 
 
 def _named(table: Mapping[str, Any], app: str, procs: int) -> Any:
-    """What stands under the most exact name of a load."""
+    """Return the value of the most specific name of a load; None if there is none."""
     words = app.split(".")
     short = ".".join(words[:2])
     for name in (f"{short}.{procs}", app, short, words[0]):

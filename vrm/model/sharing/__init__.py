@@ -1,1 +1,1 @@
-"""What jobs share of nodes: lent cores, devices, room."""
+"""How jobs share nodes: lent cores, devices, and the capacity that is left."""

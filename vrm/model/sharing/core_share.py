@@ -1,10 +1,10 @@
-"""Which cores of a running job are lent, and how fast it runs with the others.
+"""Which cores of a running job are lent, and how fast the job runs on the rest.
 
-A lender gives the same number of cores for each of its ranks, and each rank keeps at least one. Ranks
-stay on their nodes. What they keep is packed into the first sockets of the node, so that whole sockets
-are lent first (M. D'Amico, "Scheduling and resource management solutions ...", UPC, 2021: jobs that
-share a node in separate sockets); or into the first cores of their own sockets, which is a lane where
-they had both. Sets of cores are in the numbering of the cluster's layout.
+A lender gives the same number of cores of each of its ranks, and each rank keeps at least one. Ranks stay on their
+nodes. The cores that they keep are packed into the first sockets of the node, so that whole sockets are lent first (M.
+D'Amico, "Scheduling and resource management solutions ...", UPC, 2021: jobs that share a node in separate sockets); or
+into the first cores of their own sockets, which is a lane if the job had both lanes. Sets of cores are in the
+numbering of the cluster's layout.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ NOBODY = -1
 """The borrower of cores that are lent to the node: no job of the queue starts on them."""
 
 Plan = Sequence[tuple[float, float]]
-"""How fast a job is (1: with all its cores) from which time on, in seconds; earliest first."""
+"""Speeds of a job (1: with all its cores), each with the time (seconds) from which it applies; earliest first."""
 
 
 class LentCores(NamedTuple):
-    """From when on (seconds) which of a job's cores are lent."""
+    """The cores that a job has lent from the time `since` (seconds) on."""
 
     since: float
     lent: int
 
 
 class Loan(NamedTuple):
-    """Cores that one running job has lent to another, or to NOBODY, and until when it is expected to
-    last (seconds; infinity: unknown)."""
+    """Cores that a running job has lent to another job, or to NOBODY; `until` is the time when the loan is expected to
+    end (seconds; infinity: unknown)."""
 
     lender: int
     borrower: int
@@ -43,17 +43,17 @@ class Loan(NamedTuple):
     until: float
 
 
-def together_lent(loans: Iterable[Loan]) -> int:
-    """The cores of some loans."""
+def lent_cores(loans: Iterable[Loan]) -> int:
+    """Return the cores of all these loans."""
     cores = 0
     for loan in loans:
         cores |= loan.cores
     return cores
 
 
-class Alike(NamedTuple):
-    """Nodes with equal sockets on which a job has equally many ranks each, with the same cores when none is
-    lent, counted from the node's first."""
+class EqualNodes(NamedTuple):
+    """Nodes with equal sockets on which a job has the same number of ranks on the same cores (when none is lent),
+    counted from the node's first core."""
 
     nodes: int
     sockets: tuple[int, ...]
@@ -61,27 +61,27 @@ class Alike(NamedTuple):
     cores: int
 
 
-def on_lent(layout: CoreLayout, taken: int, procs: int, width: int, lent: tuple[tuple[int, int], ...],
-            nodes: int = -1) -> Placement:
-    """Ranks on cores that running jobs lend: these jobs, each with all that it lends. `nodes`: those of the cores,
-    where they are known."""
+def borrowed_placement(layout: CoreLayout, taken: int, procs: int, width: int, lent: tuple[tuple[int, int], ...],
+                       nodes: int = -1) -> Placement:
+    """Return a placement on cores that running jobs lend; `lent` has these jobs, each with all cores that it lends.
+    `nodes` is the node set of the cores, if it is known."""
     return Placement(CORES, (0, 0, 0), (taken,), procs, width, lease=Lease(lent), layout=layout, nodes=nodes)
 
 
 def grow(placement: Placement, taken: int, width: int, now: float) -> Placement:
-    """Give the ranks of a placement these cores, on the nodes where they are, from `now` on."""
+    """Return a placement whose ranks have these cores, on the same nodes, from `now` on."""
     return placement.but(order=(taken,), width=width, lease=Lease(placement.lent, (*placement.grown, (now, placement))))
 
 
 def periods(placement: Placement, start: float, end: float) -> Iterator[tuple[float, float, Placement]]:
-    """From when to when the ranks were where."""
+    """Yield the periods from `start` to `end` in which the ranks were in the same place: begin, end, placement."""
     for until, earlier in (*placement.grown, (end, placement)):
         yield start, until, earlier
         start = until
 
 
-def _own(placement: Placement, nodes: Sequence[Node], layout: CoreLayout) -> Iterator[Alike]:
-    """What passed to ranks from lenders, on their nodes."""
+def _own(placement: Placement, nodes: Sequence[Node], layout: CoreLayout) -> Iterator[EqualNodes]:
+    """Yield the capacity that passed from ended lenders to the ranks, on their nodes."""
     lane0, lane1, own = placement.room
     for sockets, members in by_sockets(nodes, placement.node_set, layout):
         for some, mine in layout.patterns(placement.taken, members):
@@ -89,12 +89,12 @@ def _own(placement: Placement, nodes: Sequence[Node], layout: CoreLayout) -> Ite
                 here = some & (lane0 if first else ~lane0) & (lane1 if second else ~lane1)
                 lanes = _lanes(sockets, first, second)
                 for group, more in layout.patterns(own, here):
-                    yield Alike(group, sockets, bits.count(mine) // placement.width, lanes | more)
+                    yield EqualNodes(group, sockets, bits.count(mine) // placement.width, lanes | more)
 
 
 def mean_width(placement: Placement, nodes: Sequence[Node], most: int) -> float:
-    """The mean number of cores that a rank could have, up to `most`, if ranks on nodes that lenders have left took
-    the cores there."""
+    """Return the mean number of cores that a rank would have, up to `most`, if ranks used the cores that ended lenders
+    left on their nodes."""
     if not any(placement.room):
         return placement.width
     return sum(each.ranks * bits.count(each.nodes)
@@ -103,8 +103,8 @@ def mean_width(placement: Placement, nodes: Sequence[Node], most: int) -> float:
 
 
 def wider(placement: Placement, nodes: Sequence[Node], most: int, now: float) -> Placement | None:
-    """Give each rank more of the cores that passed to them from lenders, up to `most`, from `now` on; None where there
-    are not enough for every rank."""
+    """Give each rank more of the cores that passed to the job from ended lenders, up to `most`, from `now` on. Returns
+    None if there are not enough for every rank."""
     here = list(_own(placement, nodes, placement.layout))
     width = min(widest(each.cores, each.sockets, each.ranks, most) for each in here)
     if width <= placement.width:
@@ -115,7 +115,7 @@ def wider(placement: Placement, nodes: Sequence[Node], most: int, now: float) ->
 
 @lru_cache(maxsize=4096)
 def _lanes(sockets: Sequence[int], first: int, second: int) -> int:
-    """All cores of no, one or both lanes of a node, counted from its first."""
+    """Return the cores of no lane, one lane or both lanes of a node, counted from its first core."""
     cores = at = 0
     for count in sockets:
         if first and second:
@@ -128,7 +128,7 @@ def _lanes(sockets: Sequence[int], first: int, second: int) -> int:
 
 
 def by_sockets(nodes: Sequence[Node], among: int, layout: CoreLayout) -> Iterator[tuple[tuple[int, ...], int]]:
-    """A set of nodes, by the cores of their sockets."""
+    """Group a set of nodes by the core counts of their sockets."""
     while among:
         sockets = nodes[(among & -among).bit_length() - 1].sockets
         here = layout.shapes[sockets] & among
@@ -136,8 +136,8 @@ def by_sockets(nodes: Sequence[Node], among: int, layout: CoreLayout) -> Iterato
         among ^= here
 
 
-def alike(placement: Placement, nodes: Sequence[Node], layout: CoreLayout) -> list[Alike]:
-    """The ranks and cores of a placement, equal nodes together (see `Placement.on_nodes`)."""
+def alike(placement: Placement, nodes: Sequence[Node], layout: CoreLayout) -> list[EqualNodes]:
+    """Return the ranks and cores of a placement, with equal nodes grouped (see `Placement.on_nodes`)."""
     if placement.share != CORES and placement.most is None:
         found = _alike(placement, nodes, layout)
         if found:
@@ -146,11 +146,11 @@ def alike(placement: Placement, nodes: Sequence[Node], layout: CoreLayout) -> li
     for node, ranks, cores in placement.on_nodes(nodes):
         key = nodes[node].sockets, ranks, cores
         sets[key] = sets.get(key, 0) | 1 << node
-    return [Alike(here, *key) for key, here in sets.items()]
+    return [EqualNodes(here, *key) for key, here in sets.items()]
 
 
-def _alike(placement: Placement, nodes: Sequence[Node], layout: CoreLayout) -> list[Alike]:
-    """That of ranks which fill all nodes but perhaps the last one; none where they do not."""
+def _alike(placement: Placement, nodes: Sequence[Node], layout: CoreLayout) -> list[EqualNodes]:
+    """Return the groups of `alike` for ranks that fill all nodes except perhaps the last one; empty if they do not."""
     share, width, last = placement.share, placement.width, placement.order[-1].bit_length() - 1
     found, left = [], placement.procs
     for lane, members in ((0, placement.room[0]), (1, placement.room[1] & ~placement.room[0])):
@@ -158,7 +158,7 @@ def _alike(placement: Placement, nodes: Sequence[Node], layout: CoreLayout) -> l
             ranks = nodes[(here & -here).bit_length() - 1].capacity(share, lane, width)
             left -= ranks * bits.count(here)
             if ranks:
-                found.append(Alike(here, sockets, ranks, in_lane(sockets, share, lane, width, ranks)))
+                found.append(EqualNodes(here, sockets, ranks, in_lane(sockets, share, lane, width, ranks)))
     lane, sockets = placement.lane(last), nodes[last].sockets
     if not 0 < left <= nodes[last].capacity(share, lane, width):
         return []
@@ -167,12 +167,11 @@ def _alike(placement: Placement, nodes: Sequence[Node], layout: CoreLayout) -> l
         if each[1:] == (sockets, left, cores):
             found[at] = each._replace(nodes=each.nodes | 1 << last)
             return found
-    return [*found, Alike(1 << last, sockets, left, cores)]
+    return [*found, EqualNodes(1 << last, sockets, left, cores)]
 
 
 def together(parts: Iterable[tuple[int, int]], layout: CoreLayout) -> int:
-    """The set of cores that has these on each of these nodes: pairs of nodes, and cores counted from the
-    first of each."""
+    """Return the set of cores from pairs: a set of nodes, and cores on each of them, counted from its first core."""
     found = 0
     for nodes, cores in parts:
         found |= layout.spread(nodes, cores)
@@ -180,7 +179,7 @@ def together(parts: Iterable[tuple[int, int]], layout: CoreLayout) -> int:
 
 
 def _of_sockets(cores: int, sockets: Sequence[int]) -> Iterator[int]:
-    """A set of cores of a node, counted from its first, socket by socket."""
+    """Split a set of cores of a node, counted from its first core, by socket."""
     at = 0
     for count in sockets:
         yield cores & ((1 << count) - 1) << at
@@ -189,8 +188,8 @@ def _of_sockets(cores: int, sockets: Sequence[int]) -> Iterator[int]:
 
 @lru_cache(maxsize=4096)
 def widest(cores: int, sockets: Sequence[int], ranks: int, most: int) -> int:
-    """The most cores, up to `most`, that each of so many ranks has of a set of cores of a node, when all
-    have the same number and each has its own in one socket; 0 where there is not one for each."""
+    """Return the most cores, up to `most`, that each of `ranks` ranks can have from a set of cores of a node, if all
+    get the same number and each has its cores in one socket; 0 if there is not one for each."""
     counts = [bits.count(each) for each in _of_sockets(cores, sockets)]
     for width in range(min(most, max(counts)), 0, -1):
         if sum(count // width for count in counts) >= ranks:
@@ -200,8 +199,8 @@ def widest(cores: int, sockets: Sequence[int], ranks: int, most: int) -> int:
 
 @lru_cache(maxsize=4096)
 def _keep(cores: int, sockets: Sequence[int], ranks: int, width: int, now: int) -> int:
-    """What ranks of `width` cores keep of a node's set of cores; with `now` in the sockets in which they
-    are with so many cores each."""
+    """Return the cores that ranks keep, `width` each, of a node's set of cores. With `now`, the number of cores that
+    each has now, they stay in their sockets."""
     kept = 0
     for each in _of_sockets(cores, sockets):
         here = min(ranks, bits.count(each) // (now or width))
@@ -210,11 +209,11 @@ def _keep(cores: int, sockets: Sequence[int], ranks: int, width: int, now: int) 
     return kept
 
 
-def choose(here: Iterable[Alike], lent: int, nodes: Sequence[Node], layout: CoreLayout,
+def choose(here: Iterable[EqualNodes], lent: int, nodes: Sequence[Node], layout: CoreLayout,
            width: int, per_rank: int, within: bool = False) -> int:
-    """The cores that ranks lend, `per_rank` each, beyond those that they have `lent`. `width`: the cores
-    of each when none is lent. `within`: each rank stays in its socket. ValueError where a rank would
-    keep none."""
+    """Choose the cores that ranks lend, `per_rank` each, in addition to those already `lent`. `width` is the number of
+    cores of each when none is lent. With `within`, each rank stays in its socket. Raises ValueError if a rank would
+    keep no core."""
     chosen = []
     for each in here:
         for some, gone in layout.patterns(lent, each.nodes):
@@ -229,7 +228,8 @@ def choose(here: Iterable[Alike], lent: int, nodes: Sequence[Node], layout: Core
 
 
 def slots(placement: Placement, lent: int, nodes: Sequence[Node], layout: CoreLayout) -> Iterator[RankSlot]:
-    """The place of every rank, in rank order, while some cores are lent; none of a job that has lent all."""
+    """Yield the place of every rank, in rank order, while some cores are lent; nothing for a job that has lent all its
+    cores."""
     if not (lent and lent & cores_of(placement, nodes, layout)):
         return placement.slots(nodes)
     lent_on = layout.split(lent)
@@ -241,18 +241,18 @@ def slots(placement: Placement, lent: int, nodes: Sequence[Node], layout: CoreLa
 
 
 def cores_of(placement: Placement, nodes: Sequence[Node], layout: CoreLayout) -> int:
-    """The cores of all ranks of a placement."""
+    """Return the cores of all ranks of a placement."""
     return placement.taken or held(alike(placement, nodes, layout), layout)
 
 
-def held(here: Iterable[Alike], layout: CoreLayout) -> int:
-    """All cores of some ranks."""
+def held(here: Iterable[EqualNodes], layout: CoreLayout) -> int:
+    """Return all cores of these ranks."""
     return together(((each.nodes, each.cores) for each in here), layout)
 
 
-def rate(here: Sequence[Alike], lent: int, layout: CoreLayout, width: int, ideal: bool = False) -> float:
-    """How fast a job runs, 1 with all its cores: as its slowest rank, by the share of its cores that
-    it has (the worst case), or `ideal`: by the share of all cores."""
+def rate(here: Sequence[EqualNodes], lent: int, layout: CoreLayout, width: int, ideal: bool = False) -> float:
+    """Return the speed of a job; 1 is the speed with all its cores. It is that of its slowest rank, by the share of
+    its cores that the rank has (the worst case), or, with `ideal`, the share of all cores that the job has."""
     if not lent:
         return 1.0
     widths = [(each.ranks * bits.count(some), widest(each.cores & ~gone, each.sockets, each.ranks, width)
@@ -264,7 +264,7 @@ def rate(here: Sequence[Alike], lent: int, layout: CoreLayout, width: int, ideal
 
 
 def work(plan: Plan, begin: float, end: float) -> float:
-    """The work that is done from one time to another, in seconds at full speed."""
+    """Return the work done from `begin` to `end`, in seconds at full speed."""
     done = 0.0
     for at, (since, speed) in enumerate(plan):
         until = plan[at + 1][0] if at + 1 < len(plan) else end
@@ -273,7 +273,8 @@ def work(plan: Plan, begin: float, end: float) -> float:
 
 
 def finish(plan: Plan, now: float, left: float) -> float:
-    """When so much work is done that is left at `now`."""
+    """Return the time when the work that is `left` at `now` is done; infinity if the job is stopped for an unknown
+    time."""
     for at, (since, speed) in enumerate(plan):
         begin = max(since, now)
         until: float | None = plan[at + 1][0] if at + 1 < len(plan) else None
@@ -282,6 +283,6 @@ def finish(plan: Plan, now: float, left: float) -> float:
         if speed and (until is None or begin + left / speed <= until):
             return begin + left / speed
         if until is None:
-            return math.inf  # it is stopped, and nobody knows for how long
+            return math.inf  # the job is stopped for an unknown time
         left -= (until - begin) * speed
     raise AssertionError("a plan has no end")

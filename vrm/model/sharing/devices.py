@@ -1,9 +1,9 @@
 """Devices: resources of a node that a job gets by index, such as GPUs.
 
-A task with `gpus_per_task` gets the free devices nearest to its cores: those of its socket, then
-those of which nobody knows the socket, then others; of equals, the lowest index. The devices of
-`gpus_per_node` are chosen in the same way for all tasks of the job on the node together. Which
-resources are devices: GPUs, and whatever a node lists (`Node.devices`).
+A task with `gpus_per_task` gets the free devices nearest to its cores: first those of its socket, then those whose
+socket is unknown, then others; within each group, the lowest index first. The devices of `gpus_per_node` are chosen in
+the same way for all tasks of the job on the node together. Devices are GPUs, and whatever else a node lists
+(`Node.devices`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Held = dict[tuple[int, str], set[int]]
 
 
 def wanted(request: Request, nodes: Sequence[Node]) -> list[str]:
-    """The resources that a job gets by index."""
+    """Return the names of the requested resources that a job gets by index."""
     asked = {name for name, _ in (*request.per_task, *request.per_node)}
     return [name for name in sorted(asked)
             if name == GPU or any(name in node.devices for node in nodes)]
@@ -28,7 +28,7 @@ def wanted(request: Request, nodes: Sequence[Node]) -> list[str]:
 
 def choose(request: Request, slots: Iterable[RankSlot], nodes: Sequence[Node], held: Held
            ) -> Devices:
-    """The devices of a job whose tasks are in `slots`. ValueError when there are too few."""
+    """Choose devices for a job whose tasks are in `slots`. Raises ValueError if there are too few."""
     names = wanted(request, nodes)
     if not names:
         return {}
@@ -51,14 +51,14 @@ def choose(request: Request, slots: Iterable[RankSlot], nodes: Sequence[Node], h
 
 def of_task(request: Request, name: str, indices: Sequence[int], task: int, tasks: int
             ) -> tuple[int, ...]:
-    """What a task sees of the devices that its job holds on its node, where it is number `task` of
-    `tasks`: its own, then those for all."""
+    """Return the devices that task number `task` of `tasks` on a node sees, from the `indices` that its job holds
+    there: its own, then those for all tasks."""
     each = _pieces(request.per_task, name)
     return (*indices[task * each:(task + 1) * each], *indices[tasks * each:])
 
 
 def hold(held: Held, devices: Devices) -> None:
-    """Mark devices as held. ValueError when one of them is held already."""
+    """Mark devices as held. Raises ValueError if one of them is already held."""
     for node, by_name in devices.items():
         for name, indices in by_name.items():
             taken = held.setdefault((node, name), set())
@@ -69,7 +69,7 @@ def hold(held: Held, devices: Devices) -> None:
 
 
 def clash(held: Held, devices: Devices) -> bool:
-    """Whether one of these devices is held already."""
+    """Return whether one of these devices is already held."""
     return any(not held.get((node, name), set()).isdisjoint(indices)
                for node, by_name in devices.items() for name, indices in by_name.items())
 
@@ -86,7 +86,7 @@ def _pieces(amounts: Amounts, name: str) -> int:
 
 
 def _nearest(free: list[Device], sockets: set[int], number: int) -> list[int]:
-    """Take so many of the free devices out of the list."""
+    """Remove `number` devices from the list of free ones, nearest first, and return their indices."""
     if number > len(free):
         raise ValueError(f"{number} devices are wanted where {len(free)} are free")
     chosen = sorted(free, key=lambda each: (

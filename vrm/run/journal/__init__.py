@@ -1,1 +1,1 @@
-"""The journal of a run: what is written, and the past that it tells."""
+"""The journal of a run: its records, and reading them back into the past of the run."""

@@ -1,10 +1,11 @@
-"""The archive of a run: what its jobs have printed, in one file instead of two for each (`Output: {Archive: true}`).
+"""The archive of a run: the output of all its jobs in one file, instead of two files for each job (`Output: {Archive:
+true}`).
 
-A frame for each output that is not empty: a line with the job, when it started, which output it is, its length and its
-checksum; then the text as it is, and a line end. An index beside it has where each is. Both are only added to. Who adds
-writes the frame first; then the file that it is of may go, when the archive is on disk. So what a crash leaves is a
-frame that is not whole, which is cut off, or one that is there twice: the last one of a job counts. What the index
-lacks is read from the archive.
+Each output that is not empty is a frame: a header line with the job, its start time, the kind of output, the length
+and the checksum; then the unchanged text, and a newline. An index file in the same directory has the position of each
+frame. Both files are only appended to. The writer writes a frame first; the job's own output file is removed only
+when the archive is on disk. So after a crash there may be an incomplete frame, which is cut off, or a duplicate
+frame: the last one of a job counts. Frames that the index lacks are read from the archive.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from collections.abc import Container, Iterator, Sequence
 from vrm.system.files import open_own
 
 OUT, ERR = "out", "err"
-"""The outputs of a job."""
+"""The kinds of output of a job."""
 
 _HEAD = b"==> vrm: job %d, started %.6f, %b: %d bytes, crc32 %08x\n"
 _READ = re.compile(rb"==> vrm: job (\d+), started [0-9.]+, (out|err): (\d+) bytes, crc32 ([0-9a-f]{8})\n")
 _LONGEST = 200
-"""Bytes of the longest first line of a frame."""
+"""Maximum length of a frame's header line in bytes."""
 
 PART = 1 << 20
 """Bytes that are copied at once."""
 
 
 class Frame(NamedTuple):
-    """Where an output is in the archive."""
+    """Position and length (bytes) of an output in the archive."""
 
     job_id: int
     output: str
@@ -41,12 +42,12 @@ class Frame(NamedTuple):
 
     @property
     def line(self) -> bytes:
-        """Its line in the index."""
+        """The frame's line in the index."""
         return b"%d %b %d %d\n" % (self.job_id, self.output.encode(), self.at, self.length)
 
 
 def _lines(index: Path) -> bytes:
-    """The whole lines of the index; none where it is not there."""
+    """Return the complete lines of the index; empty if there is no index."""
     try:
         with open(open_own(index, os.O_RDONLY), "rb") as file:
             data = file.read()
@@ -56,7 +57,7 @@ def _lines(index: Path) -> bytes:
 
 
 def _frame_at(file: BinaryIO, at: int) -> Frame | None:
-    """The frame that begins there; None where it is not whole."""
+    """Return the frame that begins at this offset; None if it is incomplete or damaged."""
     file.seek(at)
     head = _READ.match(file.read(_LONGEST))
     if head is None:
@@ -73,7 +74,7 @@ def _frame_at(file: BinaryIO, at: int) -> Frame | None:
 
 
 def _end_of(lines: bytes) -> int:
-    """Where the last frame of these lines ends."""
+    """Return the offset at which the last frame of these index lines ends."""
     if not lines:
         return 0
     *_, at, length = lines[lines.rfind(b"\n", 0, -1) + 1:].split()
@@ -81,7 +82,7 @@ def _end_of(lines: bytes) -> int:
 
 
 def _behind(file: BinaryIO, lines: bytes) -> Iterator[Frame]:
-    """The frames that the index lacks."""
+    """Yield the frames that the index lacks."""
     at = _end_of(lines)
     while True:
         frame = _frame_at(file, at)
@@ -92,13 +93,13 @@ def _behind(file: BinaryIO, lines: bytes) -> Iterator[Frame]:
 
 
 class Archive:
-    """The archive at a path, to be read while somebody else adds to it. `index` is the file beside it."""
+    """Reads the archive at a path, even while another process appends to it. `index` is its index file."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.index = path, path.with_name(f"{path.name}.index")
 
     def find(self, job_id: int, output: str) -> Frame | None:
-        """An output of a job; None where there is none."""
+        """Return the frame of an output of a job; None if there is none."""
         try:
             with open(open_own(self.path, os.O_RDONLY), "rb") as file:
                 lines = _lines(self.index)
@@ -111,7 +112,7 @@ class Archive:
         return Frame(job_id, output, int(found[-1][0]), int(found[-1][1])) if found else None
 
     def all(self) -> list[Frame]:
-        """The outputs of all jobs, by their ids."""
+        """Return the last frame of each output of each job, sorted by job id."""
         found: dict[tuple[int, str], Frame] = {}
         try:
             with open(open_own(self.path, os.O_RDONLY), "rb") as file:
@@ -125,7 +126,7 @@ class Archive:
         return [found[key] for key in sorted(found)]
 
     def parts(self, frame: Frame) -> Iterator[bytes]:
-        """What is in a frame, some bytes at a time."""
+        """Yield the content of a frame in blocks of bytes. Raises OSError if the archive is too short."""
         with open(open_own(self.path, os.O_RDONLY), "rb") as file:
             file.seek(frame.at)
             left = frame.length
@@ -138,15 +139,15 @@ class Archive:
 
 
 class ArchiveWriter(Archive):
-    """Adds to an archive; one process at a time does. What a crash left of a frame is cut off first. OSError where the
-    files cannot be written."""
+    """Appends to an archive; only one process may do so at a time. It first cuts off an incomplete frame that a crash
+    has left. Raises OSError if the files cannot be written."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._file = open(open_own(path, os.O_RDWR | os.O_CREAT), "r+b", buffering=0)
         self._lines = open(open_own(self.index, os.O_RDWR | os.O_CREAT), "r+b", buffering=0)
         lines = _lines(self.index)
-        while lines:  # a machine that dies may leave lines of frames that are not there
+        while lines:  # a crash of the machine may leave index lines without frames
             before = lines[:lines.rfind(b"\n", 0, -1) + 1]
             if _frame_at(self._file, _end_of(before)) is not None:
                 break
@@ -161,7 +162,7 @@ class ArchiveWriter(Archive):
         self._files: list[tuple[int, str]] = []
 
     def add(self, job_id: int, started: float, outputs: Sequence[tuple[str, str]]) -> None:
-        """Add the outputs of a job: which ones, and the files that they are in. `settle` removes these files."""
+        """Append the outputs of a job, as pairs of kind and path. `settle` removes these files."""
         for output, path in outputs:
             try:
                 with open(open_own(path, os.O_RDONLY), "rb") as file:
@@ -174,7 +175,7 @@ class ArchiveWriter(Archive):
 
     @staticmethod
     def _measured(file: BinaryIO) -> tuple[int, int]:
-        """The length of a file, and its checksum."""
+        """Return the length and the checksum of a file."""
         length = total = 0
         while part := file.read(PART):
             length, total = length + len(part), zlib.crc32(part, total)
@@ -182,7 +183,7 @@ class ArchiveWriter(Archive):
         return length, total
 
     def _put(self, job_id: int, started: float, output: str, file: BinaryIO, length: int, total: int) -> None:
-        """Add a frame; nothing at all where the disk does not take it."""
+        """Append a frame, or nothing at all if the disk does not take it."""
         head = _HEAD % (job_id, started, output.encode(), length, total)
         frame = Frame(job_id, output, self._end + len(head), length)
         try:
@@ -207,12 +208,12 @@ class ArchiveWriter(Archive):
 
     @property
     def unsettled(self) -> int:
-        """How many files are in the archive, and still there."""
+        """Number of files that are archived and not yet removed."""
         return len(self._files)
 
     def settle(self, over: Container[int]) -> None:
-        """Have the archive on disk, and remove the files that are in it, but those of jobs that are not `over`: they
-        run again, perhaps."""
+        """Flush the archive to disk, and remove the archived files of the jobs that are `over`; other jobs may run
+        again."""
         if self._files:
             os.fdatasync(self._file.fileno())
         for job_id, path in self._files:

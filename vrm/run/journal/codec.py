@@ -1,4 +1,4 @@
-"""Jobs, nodes and placements as values of journal records, and back."""
+"""Conversion of jobs, nodes and placements to values of journal records, and back."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from vrm.model import Cluster, Job, Node, Placement
-from vrm.model.forms import placement_forms
+from vrm.model.forms import placement_formats
 from vrm.model.forms.fields import ADDED, LINE, OF_DETAILS, OF_JOB, TABLE, getter, made
-from vrm.model.forms.kinds import AFTER, same
+from vrm.model.forms.field_types import AFTER, same
 from vrm.model.job import PLAIN, Dependency, Details
 from vrm.model.node import Device
 from vrm.model.quantities import fold, numbers
-from vrm.run.lending import Lends
+from vrm.run.loans import LoanTable
 from vrm.system.plugins import PluginError
-from vrm.workload.added import added
+from vrm.workload.extension_fields import added
 
 Record = dict[str, Any]
 Own = Sequence[tuple[Dependency, ...]]
@@ -26,12 +26,12 @@ _OF_JOB, _OF_DETAILS = ([(each.record, getter(each), each.always, each.default,
                         for kept in (OF_JOB, OF_DETAILS))
 _VALUES = {each.record: (each.at, each.kind.of_record) for each in TABLE if each.record and each.kept != LINE}
 TEMPLATE_KEYS = {*_VALUES, "more"}
-"""The keys of a journal record with which a job is made; it also has an id and a time of submission."""
+"""Keys of a journal record that describe a job; its id and submit time are not among them."""
 
 
 def job_record(job: Job, details: Details = PLAIN, indices: Sequence[int] = (), own: Own = ()) -> Record:
-    """A job as journal values, or with `indices` an array, whose first job it is; `own` are what each of its jobs
-    waits for alone, if anything."""
+    """Return a job as journal values; with `indices`, an array whose first job it is. `own` are the additional
+    dependencies of each job of the array."""
     record: Record = {"id": job.id, "submit": job.submit}
     of: Any = job
     for fields in (_OF_JOB, _OF_DETAILS):
@@ -51,20 +51,20 @@ def job_record(job: Job, details: Details = PLAIN, indices: Sequence[int] = (), 
 
 
 MOST_TEMPLATES = 4096
-"""Jobs that are kept at most, from which others are made that differ in id and time only."""
+"""Maximum number of cached jobs; jobs that differ only in id and time are copied from them."""
 
 _templates: dict[bytes, tuple[Job, Details]] = {}
 
 
 def template_key(record: Record) -> bytes:
-    """What a journal record says of its job, or of all jobs of its array, without ids and times: records with the
-    same key make the same job."""
+    """Return a key of the record's values that describe its job or array, without ids and times: records with equal
+    keys make equal jobs."""
     return marshal.dumps([(key, value) for key, value in record.items() if key in TEMPLATE_KEYS], 2)
 
 
 def jobs_of(record: Record) -> tuple[list[Job], Details, Sequence[int]]:
-    """The job of a journal record, or the jobs of an array and their indices; and what else it says
-    of them, without the index. Jobs of the same `template_key` share their values."""
+    """Return the job of a journal record, or the jobs of an array and their indices, and the details without the
+    index. Jobs with the same `template_key` share their values."""
     known = template_key(record)
     if known in _templates:
         first, details = _templates[known]
@@ -88,18 +88,19 @@ def jobs_of(record: Record) -> tuple[list[Job], Details, Sequence[int]]:
     return [job.but(id=job_id) for job_id in range(job.id, job.id + len(indices))], details, indices
 
 
-class Missing(str):
-    """A fault of a record that is right, and that an extension has written which is not there."""
+class MissingExtension(str):
+    """The fault of a valid record that belongs to an extension that is not installed."""
 
 
 def missing(what: str, package: str) -> str:
-    """The fault of a record of an extension: `what` it says, and the package that adds it."""
-    return Missing(f"{what[:80]} of the package {package[:80]}, which is not installed here; install it, and type the "
-                   "same command again")
+    """Return the fault of a record of an extension that is not installed: `what` the record has, and the package that
+    adds it."""
+    return MissingExtension(f"{what[:80]} of the package {package[:80]}, which is not installed here; install it, "
+                            "and type the same command again")
 
 
 def more_fault(more: Any) -> str:
-    """Why the values of the fields of extensions in a job's record cannot be read; "" where they can."""
+    """Return why the extension fields in a job's record cannot be read; "" if they can."""
     if type(more) is not dict:
         return "more is wrong"
     for key, value in more.items():
@@ -115,18 +116,18 @@ def more_fault(more: Any) -> str:
     return ""
 
 
-def own_of(record: Record) -> Own:
-    """What each job of an array waits for alone; () where that is nothing."""
+def own_dependencies(record: Record) -> Own:
+    """Return the additional dependencies of each job of an array; empty if there are none."""
     return [AFTER.of_record(each) if each else () for each in record.get("own", ())]
 
 
-def own_sound(value: Any) -> bool:
-    """Whether that is what a record says of it."""
+def is_own_dependencies(value: Any) -> bool:
+    """Return whether a value is a valid `own` entry of a record."""
     return type(value) is list and all(each == "" or AFTER.sound(each) for each in value)
 
 
 def nodes_record(nodes: Sequence[Node]) -> list[list[Any]]:
-    """Nodes as journal values: name, sockets, and what else they have, if anything."""
+    """Return nodes as journal values: name, sockets, and their other properties, if any."""
     return [[node.name, list(node.sockets), *_more(node)] for node in nodes]
 
 
@@ -140,19 +141,19 @@ def _more(node: Node) -> list[Record]:
 
 
 def same_nodes(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    """Whether two lists of nodes, as journal values, name the same nodes with the same cores."""
+    """Return whether two lists of nodes, as journal values, have the same names and cores."""
     return [each[:2] for each in one] == [each[:2] for each in other]
 
 
 def cluster_of(record: Mapping[str, Any], now: Cluster) -> Cluster:
-    """The cluster of a `run` record: `now` itself where the nodes are the same, or not told."""
+    """Return the cluster of a `run` record: `now` itself if the nodes are the same or not recorded."""
     if record.get("nodes") is None or same_nodes(record["nodes"], nodes_record(now.nodes)):
         return now
     return Cluster(nodes_of(record["nodes"]))
 
 
 def nodes_of(values: Iterable[Any]) -> list[Node]:
-    """The nodes of journal values."""
+    """Return the nodes of journal values."""
     return [Node(name, tuple(sockets), more.get("resources", {}),
                  frozenset(more.get("features", ())),
                  {name: tuple(Device(*each) for each in devices)
@@ -161,20 +162,19 @@ def nodes_of(values: Iterable[Any]) -> list[Node]:
 
 
 def placement_of(record: Record, cluster: Cluster) -> Placement:
-    """The placement of a journal record, on the cluster that it was made for."""
-    return placement_forms.of_record(record, cluster.layout)
+    """Return the placement of a journal record, on the cluster that it was made for."""
+    return placement_formats.of_record(record, cluster.layout)
 
 
 def moved(placement: Placement, before: Cluster, now: Cluster) -> Placement | None:
-    """The same cores in another cluster; None where one of the nodes is not in it, or differs."""
-    return placement if before is now else placement_forms.moved(
+    """Return the placement on the same cores of another cluster; None if a node is missing there, or differs."""
+    return placement if before is now else placement_formats.moved(
         placement, (before.nodes, before.layout), (now.nodes, now.layout))
 
 
-def move_lends(lends: Lends, jobs: Collection[int], before: Record, now: Cluster) -> None:
-    """Number anew the cores that these jobs lend and have got, where the nodes are others than those of a `run`
-    record."""
+def move_lends(lends: LoanTable, jobs: Collection[int], before: Record, now: Cluster) -> None:
+    """Renumber the cores that these jobs have lent and got, if the nodes differ from those of a `run` record."""
     then = cluster_of(before, now)
     if then is not now:
         old, new = (then.nodes, then.layout), (now.nodes, now.layout)
-        lends.move(lambda cores: placement_forms.moved_cores(cores, old, new), jobs)
+        lends.move(lambda cores: placement_formats.moved_cores(cores, old, new), jobs)

@@ -1,11 +1,12 @@
-"""The journal: an append-only record of what the manager does, written before it does it.
+"""The journal: an append-only file of what the manager does, written before the manager does it.
 
-One JSON object a line, closed by a checksum that is chained over all lines before it. `Journal`
-writes, `read` reads; `vrm.run.journal.past.replay` turns the records into the past of a run.
+Each line is one JSON object and ends with a checksum that is chained over all earlier lines. `Journal` writes, `read`
+reads, and `vrm.run.journal.history.replay` turns the records into the past of a run.
 
-A machine that dies while the disk takes several records may leave some of them, in any order, and zeros for the
-others. Nobody has acted on these records. So the first record of each sync says, by the name of its checksum, that all
-before it is on disk: zeros before such a record are damage, zeros behind the last one are what a crash left, and cut.
+If a machine crashes while the disk writes several records, any subset of them may be on disk, with zeros for the
+others. No process has acted on these records. Therefore the first record of each sync marks, by the name of its
+checksum, that everything before it is on disk. Zeros before such a record are damage; zeros after the last one are
+left by a crash, and are cut off.
 """
 
 from __future__ import annotations
@@ -24,35 +25,35 @@ from zlib import crc32
 
 from vrm.model import Job
 from vrm.model.job import Details
-from vrm.run.journal import check
+from vrm.run.journal import record_checks
 from vrm.run.journal.codec import jobs_of, more_fault
-from vrm.run.journal.check import EndRecord, JournalError, Record
-from vrm.run.journal.folded import LIVES, jobs_in, unfolded
-from vrm.system.files import naming, open_own, sync_names
+from vrm.run.journal.record_checks import EndRecord, JournalError, Record
+from vrm.run.journal.combined_records import LIVES, jobs_in, unfolded
+from vrm.system.files import naming, open_own, sync_directory
 
-FORMAT = check.NEWEST
-"""What `run` records say of the journal's form. Format 1 (vrm 0.1.0, which says none) has no
-checksums; it is read, and the records that are added to it are chained to it from there on. Up to format 3 no record
-says what is on disk: there all zeros before the last line are damage."""
+FORMAT = record_checks.NEWEST
+"""Journal format that `run` records state. Format 1 (vrm 0.1.0, which states none) has no checksums; it is read, and
+records that are added to it are chained from there on. Up to format 3 no record says what is on disk: in such
+journals all zeros before the last line are damage."""
 
 RESERVE = 1 << 16
-"""Bytes by which the file is extended ahead of its records."""
+"""Number of zero bytes that are added to the file ahead of its records."""
 
 _SUM = b',"sum":"%08x"}\n'
 _SAFE = b',"SUM":"%08x"}\n'
-"""The checksum of a record before which all is on disk."""
+"""The checksum of a record before which everything is on disk."""
 
 _PLAIN, _SURE = _SUM[:8], _SAFE[:8]
 _SUM_SIZE = len(_SUM % 0)
 _IS_SAFE = re.compile(rb'(?:\0{"event":[^\0\n]*|\n[^\n]*),"SUM":"[0-9a-f]{8}"}\n')
-"""A record that says so, behind zeros."""
+"""Matches such a record after zeros."""
 
 
 ZEROS = "zeros within the records"
-"""What is wrong where the disk has lost a part."""
+"""Error text for zeros before the last record: the disk has lost a part."""
 
 BATCH = 256
-"""Records that are decoded together, which is quicker, and they share the texts of their keys."""
+"""Number of records that are decoded together: this is faster, and they share the strings of their keys."""
 
 PathLike = Union[str, "os.PathLike[str]"]
 
@@ -60,9 +61,9 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 _decode = json.JSONDecoder().raw_decode
 
 
-class Mark(NamedTuple):
-    """A place between two lines of a journal: how many are before it, its offset in bytes, the
-    checksum there, whether the line before it has one of its own, and up to which offset all is on disk for sure (-1:
+class JournalPosition(NamedTuple):
+    """A position between two lines of a journal: the number of lines before it, its offset in bytes, the checksum
+    there, whether the line before it has a checksum, and the offset up to which everything is certainly on disk (-1:
     no record says so)."""
 
     number: int = 0
@@ -72,26 +73,26 @@ class Mark(NamedTuple):
     safe: int = -1
 
 
-START = Mark()
+START = JournalPosition()
 
 
 class Journal:
-    """Appends records; `sync` makes what was appended survive a crash of the machine.
+    """Appends records; after `sync` they survive a crash of the machine.
 
-    The file is extended with zeros ahead of the records and cut to them when it is closed: to
-    write inside a file that does not grow needs no change of the file system's own records,
-    which makes a sync several times faster. What an earlier crash left half-written is
-    cut off, so that it cannot swallow the next record; JournalError for any other damage. `since`: what
-    is before it has been read, and is not looked at again. `cut` counts the whole records that were cut.
+    The file is extended with zeros ahead of the records, and cut to the records when it is closed: writing inside a
+    file that does not grow needs no update of the file system's metadata, which makes a sync several times faster.
+    Incomplete data that an earlier crash has left is cut off, so that it cannot corrupt the next record. Raises
+    JournalError for any other damage. `since`: the part before it has been read already and is not read again. `cut`
+    is the number of complete records that were cut.
     """
 
-    def __init__(self, path: Path, since: Mark = START) -> None:
+    def __init__(self, path: Path, since: JournalPosition = START) -> None:
         self._path = path
         self._fd = open_own(path, os.O_RDWR | os.O_CREAT)
         self._pending: list[bytes] = []
-        self._begun = 0  # bytes of these that are written, which the disk need not have yet
-        self.appended = 0  # records, by this object
-        self.waiting = 0  # bytes that are pending
+        self._begun = 0  # bytes of these that are written, but perhaps not on disk
+        self.appended = 0  # number of records added by this object
+        self.waiting = 0  # number of pending bytes
         try:
             with _opened(path, since.offset) as file:
                 mark = since
@@ -103,13 +104,13 @@ class Journal:
             os.close(self._fd)
             raise
         self._reserved = self._end
-        if not self._end:  # it is new: its name, and that of its directory
+        if not self._end:  # it is new: sync its name, and the name of its directory
             for directory in (path.parent, path.parent.parent):
-                sync_names(directory)
+                sync_directory(directory)
 
     def _cut(self, safe: int) -> int:
-        """Cut what is behind the records, and have on disk what is there: those behind `safe` may be in memory only,
-        even where the system takes them for written (a sync that failed). How many records were cut."""
+        """Cut off what follows the records, and write the records after `safe` to disk again: they may be in memory
+        only, even if the system considers them written (after a failed sync). Return how many records were cut."""
         size = os.fstat(self._fd).st_size
         lost = os.pread(self._fd, size - self._end, self._end).count(b"\n")
         os.ftruncate(self._fd, self._end)
@@ -132,9 +133,9 @@ class Journal:
         self.waiting += len(self._pending[-1])
 
     @property
-    def mark(self) -> Mark:
-        """The place behind what is on disk."""
-        return Mark(self._before + self.appended, self._end, self._sum, bool(self.appended), self._safe)
+    def mark(self) -> JournalPosition:
+        """The position after the records that are on disk."""
+        return JournalPosition(self._before + self.appended, self._end, self._sum, bool(self.appended), self._safe)
 
     @property
     def pending(self) -> bool:
@@ -142,16 +143,16 @@ class Journal:
         return bool(self._pending)
 
     def begin(self) -> None:
-        """Let the disk begin with what is pending: the next `sync` has less to wait for."""
+        """Start writing the pending records to disk, so that the next `sync` waits less."""
         if self._pending:
             data = b"".join(self._pending)
-            with contextlib.suppress(OSError):  # `sync` tries it again
+            with contextlib.suppress(OSError):  # `sync` tries again
                 self._put(data, wait=False)
                 os.posix_fadvise(self._fd, self._end, len(data), os.POSIX_FADV_DONTNEED)
                 self._begun = len(data)
 
     def sync(self) -> None:
-        """Write what is pending and wait until it is on disk; OSError when that fails."""
+        """Write the pending records and wait until they are on disk. Raises OSError if that fails."""
         if not self._pending:
             return
         data = b"".join(self._pending)
@@ -162,14 +163,14 @@ class Journal:
         self._pending.clear()
 
     def show(self) -> None:
-        """Let those who read the file see what is pending, as far as the disk takes it; nobody waits
-        until it is there, and the next `sync` writes it again."""
+        """Make pending records visible to readers of the file, if the disk takes them; does not wait until they are
+        on disk. The next `sync` writes them again."""
         if self._pending:
             with contextlib.suppress(OSError):
                 self._put(b"".join(self._pending), wait=False)
 
     def _put(self, data: bytes, wait: bool = True) -> None:
-        """Write behind the records, and nothing at all when that fails."""
+        """Write data after the records, or nothing at all if that fails."""
         try:
             if self._end + len(data) > self._reserved:
                 self._write(bytes(len(data) + RESERVE))
@@ -185,7 +186,7 @@ class Journal:
             raise
 
     def _write(self, data: bytes, written: int = 0) -> None:
-        """Write all of it behind the records, but what of it is written."""
+        """Write all data after the records, except the first `written` bytes, which are written already."""
         while written < len(data):
             written += os.pwrite(self._fd, data[written:], self._end + written)
 
@@ -197,19 +198,18 @@ class Journal:
 
 
 def _opened(path: Path, offset: int = 0) -> BinaryIO:
-    """A journal, to be read from there on. OSError as of `open_own`."""
+    """Open a journal for reading from this offset. Raises OSError like `open_own`."""
     file = open(open_own(path, os.O_RDONLY), "rb", buffering=1 << 20)
     file.seek(offset)
     return file
 
 
 def _whole_lines(path: Path, file: BinaryIO, before: int) -> Iterator[bytes]:
-    """The lines that are written whole, of which `before` others are before; where there are zeros before the last
-    line end, those up to the first line with zeros, which comes last.
+    """Yield the complete lines; `before` is the number of lines before them. If there are zeros before the last
+    newline, yield the lines up to the first one with zeros, which is the last.
 
-    What stands behind the last line end is what a crash leaves, a line that was not written whole
-    and the zeros kept ahead, and is passed over. JournalError for zeros before a record that says that all before it is
-    on disk.
+    Skips what follows the last newline: a crash leaves an incomplete line there, and the reserved zeros. Raises
+    JournalError for zeros before a record that marks everything before it as on disk.
     """
     at = file.tell()
     for line in file:
@@ -220,22 +220,22 @@ def _whole_lines(path: Path, file: BinaryIO, before: int) -> Iterator[bytes]:
         at += len(line)
     else:
         return
-    file.seek(0, os.SEEK_END)  # what is in the buffer may be old: a manager may write at this moment
+    file.seek(0, os.SEEK_END)  # the buffer may be outdated: a manager may be writing now
     file.seek(at)
     rest = file.read()
     end, zero = rest.rfind(b"\n") + 1, rest.find(b"\0")
     if zero >= 0 and (zero < end or rest[zero:].strip(b"\0")):
         if not before and end <= rest.find(b"\n") + 1:
-            return  # the first record, which is synced alone
+            return  # the first record, which has a sync of its own
         end = rest.find(b"\n", zero) + 1 or len(rest)
         if _IS_SAFE.search(rest, zero):
             raise JournalError(path, before + rest.count(b"\n", 0, zero) + 1, ZEROS)
     yield from io.BytesIO(rest[:end])
 
 
-def _lines(path: Path, file: BinaryIO, since: Mark = START) -> Iterator[tuple[bytes, Mark]]:
-    """The whole lines of a journal that follow `since`: each with the place after it. JournalError for what is
-    no line."""
+def _lines(path: Path, file: BinaryIO, since: JournalPosition = START) -> Iterator[tuple[bytes, JournalPosition]]:
+    """Yield the complete lines after `since`, each with the position after it. Raises JournalError for an invalid
+    line."""
     first, at, total, chained, safe = since
     for number, line in enumerate(_whole_lines(path, file, first), first + 1):
         form, wrong = line[-_SUM_SIZE:-_SUM_SIZE + 8], ""
@@ -249,26 +249,27 @@ def _lines(path: Path, file: BinaryIO, since: Mark = START) -> Iterator[tuple[by
             total = crc32(line, total)
         if wrong and b"\0" in line:
             if safe >= 0:
-                return  # a crash left it
+                return  # left by a crash
             wrong = ZEROS
         if wrong:
             raise JournalError(path, number, wrong)
         if form == _SURE:
             safe = at
         at += len(line)
-        yield line, Mark(number, at, total, chained, safe)
+        yield line, JournalPosition(number, at, total, chained, safe)
 
 
-def _records(path: Path, file: BinaryIO, since: Mark = START, only: Pattern[bytes] | None = None
-             ) -> Iterator[tuple[Record, Mark]]:
-    """The records of these lines, each with the place after it; `only`: of lines in which that is found."""
+def _records(path: Path, file: BinaryIO, since: JournalPosition = START, only: Pattern[bytes] | None = None
+             ) -> Iterator[tuple[Record, JournalPosition]]:
+    """Yield the records after `since`, each with the position after it; `only`: just those whose line matches."""
     for batch in _batches(_lines(path, file, since), only):
         yield from _checked(path, batch)
 
 
-def _batches(lines: Iterator[tuple[bytes, Mark]], only: Pattern[bytes] | None) -> Iterator[list[tuple[bytes, Mark]]]:
-    """Lines, some at a time; those before a line that is none come first."""
-    batch: list[tuple[bytes, Mark]] = []
+def _batches(lines: Iterator[tuple[bytes, JournalPosition]],
+             only: Pattern[bytes] | None) -> Iterator[list[tuple[bytes, JournalPosition]]]:
+    """Yield lists of lines; the lines before an invalid one are yielded before the error."""
+    batch: list[tuple[bytes, JournalPosition]] = []
     try:
         for found in lines:
             if only is None or only.search(found[0]):
@@ -282,8 +283,8 @@ def _batches(lines: Iterator[tuple[bytes, Mark]], only: Pattern[bytes] | None) -
     yield batch
 
 
-def _checked(path: Path, lines: Sequence[tuple[bytes, Mark]]) -> Iterator[tuple[Record, Mark]]:
-    """The records of lines. JournalError for one that is none, after those before it."""
+def _checked(path: Path, lines: Sequence[tuple[bytes, JournalPosition]]) -> Iterator[tuple[Record, JournalPosition]]:
+    """Yield the records of lines. Raises JournalError for an invalid one, after those before it."""
     together = _together([line for line, _ in lines]) if lines and lines[0][1].chained else None
     for at, (line, mark) in enumerate(lines):
         try:
@@ -298,7 +299,7 @@ def _checked(path: Path, lines: Sequence[tuple[bytes, Mark]]) -> Iterator[tuple[
 
 
 def _together(lines: Sequence[bytes]) -> list[Any] | None:
-    """What these lines say, whose checksums are right; None where they must be decoded one by one."""
+    """Return the decoded values of lines with right checksums; None if they must be decoded one by one."""
     try:
         found: list[Any] = _decode(f"[{b','.join(lines).decode()}]")[0]
     except (ValueError, RecursionError):
@@ -307,17 +308,17 @@ def _together(lines: Sequence[bytes]) -> list[Any] | None:
 
 
 def _decoded(line: bytes) -> Any:
-    """What a line of JSON says; ValueError when it is none."""
+    """Return the value of a JSON line. Raises ValueError if it is invalid."""
     text = line.decode()
     found, end = _decode(text)
     return found if end == len(text) - 1 else json.loads(text)
 
 
 class JournalReader:
-    """The records of a journal, one after the other, without a half-written last line; none when there is no file.
-    `only`: those in whose line that is found. `mark` is the place after the last one.
+    """Iterates over the records of a journal, without an incomplete last line; empty if there is no file. `only`:
+    just those whose line matches. `mark` is the position after the last record.
 
-    Raises JournalError with the line's number for a line that is not a record.
+    Raises JournalError with the line number for a line that is not a record.
     """
 
     def __init__(self, path: Path, only: Pattern[bytes] | None = None) -> None:
@@ -332,29 +333,29 @@ class JournalReader:
                 yield record
 
 
-def lines(path: Path, until: Mark) -> Iterator[bytes]:
-    """The lines of a journal up to a place to which it has been read."""
+def lines(path: Path, until: JournalPosition) -> Iterator[bytes]:
+    """Yield the lines of a journal up to the position `until`."""
     with _opened(path) as file:
         yield from itertools.islice(file, until.number)
 
 
 def records(path: Path, only: Pattern[bytes] | None = None) -> Iterator[Record]:
-    """The records of a journal: see `JournalReader`."""
+    """Iterate over the records of a journal: see `JournalReader`."""
     return iter(JournalReader(path, only))
 
 
 def read(path: Path) -> list[Record]:
-    """All records at once; as `records` else."""
+    """Return all records as a list; errors are those of `records`."""
     return list(records(path))
 
 
 _JOBS = re.compile(b'"event": ?"jobs?"')
-"""In each line that tells of new jobs."""
+"""Matches each line that records new jobs."""
 
 
-def made_by(path: Path, command: str) -> list[int]:
-    """The jobs that a command has brought, whether or not anybody has answered it. They are on disk then: the manager
-    may have ended between its record and the sync, and who asks reports these jobs."""
+def jobs_of_command(path: Path, command: str) -> list[int]:
+    """Return the jobs that a command has made, whether or not it was answered. They are on disk on return: the
+    manager may have ended between writing the record and the sync, and the caller reports these jobs to its user."""
     found = [job.id for record in unfolded(records(path, _JOBS)) if record["event"] == "job"
              and record.get("command") == command for job in jobs_of(record)[0]]
     if found:
@@ -363,8 +364,9 @@ def made_by(path: Path, command: str) -> list[int]:
     return found
 
 
-class Alone(NamedTuple):
-    """A job: whether it waits, and somebody holds it, and the record of its end; and how many jobs have come."""
+class SingleJob(NamedTuple):
+    """The present state of one job: whether it waits, whether it is held, the record of its end, and the number of
+    jobs submitted in the run."""
 
     job: Job
     details: Details
@@ -374,9 +376,10 @@ class Alone(NamedTuple):
     came: int
 
 
-def alone(path: Path, job_id: int) -> Alone | None:
-    """What became of a job; None where there is none, or where it has a field of an extension that is not there. It
-    looks at this job alone, which is fast in a run of any length. JournalError as of `read`."""
+def alone(path: Path, job_id: int) -> SingleJob | None:
+    """Return the present state of one job; None if there is no such job, or if it has a field of an extension that is
+    not installed. Decodes the lines of this job only, which is fast in a run of any length. Raises JournalError like
+    `read`."""
     found: tuple[Job, Details] | None = None
     end: EndRecord | None = None
     is_held = waits = False
@@ -404,19 +407,19 @@ def alone(path: Path, job_id: int) -> Alone | None:
             waits, end = False, EndRecord(record) if event == "end" else None
         elif event in ("again", "back"):
             waits, end = True, None
-    return Alone(*found, waits, is_held, end, came) if found is not None else None
+    return SingleJob(*found, waits, is_held, end, came) if found is not None else None
 
 
 def parsed(data: bytes, path: Path) -> list[Record]:
-    """The records in these bytes of a journal at `path`; JournalError as of `read`."""
+    """Return the records in these bytes of a journal at `path`. Raises JournalError like `read`."""
     return [record for record, _ in _records(path, io.BytesIO(data))]
 
 
 class JournalFollower:
-    """Reads a journal while it is written: each record once.
+    """Reads a journal while it is being written: each record once.
 
-    `trouble` says what is wrong behind the records that were read; "" for nothing. Then the file is
-    read again from there at the next look: on a shared file system a line may come in parts.
+    `trouble` is what is wrong after the records read so far; "" for nothing. The next call then reads again from
+    there: on a shared file system a line may arrive in parts.
     """
 
     def __init__(self, path: Path) -> None:
@@ -427,12 +430,12 @@ class JournalFollower:
 
     @property
     def number(self) -> int:
-        """How many records were read."""
+        """Number of records read."""
         return self._mark.number
 
     def read_new(self) -> tuple[bool, list[Record]]:
-        """What was added; and whether it is the beginning of another journal than before. OSError
-        when it cannot be read."""
+        """Return whether another journal than before begins, and the new records. Raises OSError if the file cannot
+        be read."""
         with open(open_own(self.path, os.O_RDONLY), "rb") as file:
             about = os.fstat(file.fileno())
             same = self._file == (about.st_dev, about.st_ino) and about.st_size >= self._mark.offset

@@ -1,5 +1,4 @@
-"""Backfillings by their names, and the dispatcher that a text of a user's means. More are in `vrm.ext`, of energy,
-lending and planning."""
+"""Backfillings by name, and the dispatcher for a user's text. `vrm.ext` has more, for energy, lending and planning."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ import re
 from vrm.scheduling.backfilling.easy import BACKFILLINGS, Easy, ListScheduling, NoBackfilling
 from vrm.scheduling.backfilling.dispatcher import Dispatcher
 from vrm.scheduling.orderings.ordering import make_ordering
-from vrm.scheduling.backfilling.own_dispatcher import own_dispatcher
+from vrm.scheduling.backfilling.user_dispatcher import own_dispatcher
 from vrm.scheduling.registry import PolicyError, guarded, needed
 from vrm.scheduling.backfilling.reservations import Reserving
 
@@ -21,13 +20,13 @@ def conservative() -> Reserving:
 
 @BACKFILLINGS.register("conservative-recomputed")
 def conservative_recomputed() -> Reserving:
-    """A reservation for every job, all made again at each step."""
+    """A reservation for every job, all computed again at each step."""
     return Reserving(None, kept=False)
 
 
 @BACKFILLINGS.register("easy-kept")
 def easy_kept() -> Reserving:
-    """One reservation, which its job keeps until it starts, whoever is first by then."""
+    """One reservation, which its job keeps until it starts, even if another job becomes first."""
     return Reserving(1, kept=True)
 
 
@@ -36,22 +35,21 @@ _DEPTH = re.compile(r"(\d{1,18})(-per-queue)?(-kept)?", re.ASCII)
 
 def make_backfilling(text: str | int, order: str = "queue",
                      starvation: float = 0.0) -> Dispatcher:
-    """The dispatcher of that name or dotted path, or with that number of reservations.
+    """Return the dispatcher with that name or dotted path, or with that number of reservations.
 
-    `3` makes three reservations again at each step, `3-kept` keeps them; `1-per-queue` makes one for
-    each queue: where queues have nodes of their own, each is a machine of its own. A user's own is a function
-    or class without arguments whose result has `schedule(step)`, as in
-    `vrm.scheduling.backfilling.own_dispatcher`. `order`: that in which later jobs are
-    backfilled, queue or as of `make_ordering`. `starvation`: the factor of the guard
-    against it, 0 for none. Raises PolicyError.
+    `3` makes three reservations again at each step, `3-kept` keeps them; `1-per-queue` makes one for each queue, for
+    queues with nodes of their own, which are like separate machines. A user's own is a function or class without
+    arguments whose result has `schedule(step)`, as in `vrm.scheduling.backfilling.user_dispatcher`. `order` is the
+    order in which later jobs are backfilled, `queue` or as for `make_ordering`. `starvation` is the factor of the
+    guard against starvation, 0 for none. Raises PolicyError.
     """
     dispatcher = _backfilling(text)
     return with_order(dispatcher, order, starvation)
 
 
 def with_order(dispatcher: Dispatcher, order: str, starvation: float) -> Dispatcher:
-    """A dispatcher with the order in which it backfills, and the factor of its guard; PolicyError
-    where it has no use for them."""
+    """Return a dispatcher with the order in which it backfills, and with the factor of its starvation guard. Raises
+    PolicyError if it cannot use them."""
     by = None if order.strip().lower() == "queue" else make_ordering(order)
     if starvation:
         if type(dispatcher) is not Easy:

@@ -17,7 +17,7 @@ from vrm.model.policies import CountingPolicy
 from vrm.scheduling.backfilling.dispatcher import Dispatcher, Starts
 from vrm.scheduling.orderings.candidates import Candidates
 from vrm.scheduling.orderings.ordering import Ordering
-from vrm.scheduling.orderings.queue import Waiting
+from vrm.scheduling.orderings.queue import QueueView
 from vrm.scheduling.registry import Registry
 from vrm.scheduling.backfilling.shadow import Shadow, admitted
 
@@ -25,29 +25,29 @@ BACKFILLINGS = Registry("backfilling", "vrm.dispatchers")
 
 
 class NoBackfilling(Dispatcher):
-    """Nothing overtakes the head."""
+    """Dispatcher without backfilling: no job overtakes the head."""
 
     tries_all = False
 
-    def idle(self, waiting: Waiting, view: Cluster, policy: CountingPolicy) -> bool:
-        """Whether there is too little room for the head."""
+    def idle(self, waiting: QueueView, view: Cluster, policy: CountingPolicy) -> bool:
+        """Return whether too little is free for the head."""
         room = policy.room(view)
         return room is not None and (room == 0 or policy.size(waiting[0]) > room)
 
 
 def ordered(jobs: Iterable[Job], order: Ordering | None, now: float,
             policy: CountingPolicy) -> Iterable[Job]:
-    """Later jobs in the order in which they are backfilled; None: as they come."""
+    """Return later jobs in the order in which they are backfilled; unchanged if `order` is None."""
     if order is None:
         return jobs
     key, nodes = order.key, policy.nodes
     return sorted(jobs, key=lambda job: key(job, now, nodes(job)))
 
 
-def fitting(waiting: Waiting, first: int, view: Pool, policy: CountingPolicy,
+def fitting(waiting: QueueView, first: int, view: Pool, policy: CountingPolicy,
             window: float = math.inf, beside: int = 0) -> Iterable[Job]:
-    """The jobs from place `first` on without those that cannot start for lack of room, and
-    those that take longer than `window` and need more than `beside`, as far as can be counted."""
+    """Return the jobs from index `first` on, without those that are too large for the free capacity, and without those
+    that take longer than `window` (seconds) and need more than `beside`, as far as counting shows it."""
     room = policy.room(view)
     if room is None:
         return waiting[first:]
@@ -58,7 +58,7 @@ def fitting(waiting: Waiting, first: int, view: Pool, policy: CountingPolicy,
 
 def backfill(jobs: Iterable[Job], now: float, view: Cluster, policy: CountingPolicy,
              reservations: Sequence[Shadow] = ()) -> Starts:
-    """Those of `jobs`, in order, that fit now and delay none of the reservations."""
+    """Yield those of `jobs`, in order, that fit now and delay none of the reservations."""
     size_of, room, checks = policy.size, policy.room(view), [each.may for each in reservations]
     longest, beside = reservations[-1].window(now) if reservations else (math.inf, 0)
     for each in reservations:
@@ -86,15 +86,15 @@ def backfill(jobs: Iterable[Job], now: float, view: Cluster, policy: CountingPol
 
 def _narrow(jobs: Candidates, room: int | None, longest: float, beside: int, now: float, policy: CountingPolicy,
             reservations: Sequence[Shadow]) -> None:
-    """Leave out at once what `backfill` would pass over."""
+    """Remove in advance the candidates that `backfill` would skip."""
     known = jobs.similar == policy.similar
     jobs.narrow(math.inf if room is None else room, longest, beside,
                 [each.refusals(now) for each in reservations] if known else ())
 
 
 class ListScheduling(Dispatcher):
-    """Whatever fits starts, in the order of the queue (or behind the head by `order`); nobody gets a
-    reservation."""
+    """List scheduling: everything that fits starts, in the order of the queue (or, after the head, in that of
+    `order`), without reservations."""
 
     name = "list"
 
@@ -102,71 +102,72 @@ class ListScheduling(Dispatcher):
         super().__init__()
         self.order = order
 
-    def fill(self, now: float, waiting: Waiting, first: int, view: Cluster,
+    def fill(self, now: float, waiting: QueueView, first: int, view: Cluster,
              policy: CountingPolicy) -> Starts:
-        """Jobs of `waiting` after the head (at `first`) that fit, with their places."""
+        """Yield the jobs after the head (at `first`) that fit, with their placements."""
         jobs = fitting(waiting, first + 1, view, policy)
         return backfill(ordered(jobs, self.order, now, policy), now, view, policy)
 
 
 class Easy(Dispatcher):
-    """EASY backfilling: one reservation, for the head, made again at each step. Later jobs are
-    backfilled in the order of the queue, or by `order` (the shortest first: Tsafrir, Etsion and
-    Feitelson, 2007). Subclasses say which reservations the head gets (`reserve`) and who is tried
-    in which order (`behind`)."""
+    """EASY backfilling: one reservation, for the head, computed again at each step. Later jobs are backfilled in the
+    order of the queue, or by `order` (the shortest first: Tsafrir, Etsion and Feitelson, 2007). Subclasses define
+    which reservations the head gets (`reserve`) and which jobs are tried in which order (`behind`)."""
 
     name = "easy"
 
     def __init__(self, order: Ordering | None = None) -> None:
         super().__init__()
         self.order = order
-        # Those of the last step, and how that left the cluster. What found no room then finds none
-        # until something changes, unless it has come since.
+        # The reservations of the last step, and the state of the cluster after it. Jobs that did not fit then still do
+        # not fit until something changes, so only new jobs are tried.
         self._reserved: list[Shadow] = []
         self._kept: tuple[Cluster | None, int] = (None, -1)
 
-    def fill(self, now: float, waiting: Waiting, first: int, view: Cluster,
+    def fill(self, now: float, waiting: QueueView, first: int, view: Cluster,
              policy: CountingPolicy) -> Starts:
-        """Jobs of `waiting` after the head (at `first`) that may start now, with their places."""
+        """Yield the jobs after the head (at `first`) that may start now, with their placements."""
         return self._fill(waiting[first], now, waiting, first + 1, view, policy)
 
     def reserve(self, head: Job, now: float, view: Cluster, policy: CountingPolicy) -> list[Shadow]:
-        """The reservations of the head, which all who start now respect; the last one is the soonest."""
+        """Return the reservations of the head, which all jobs that start now must respect; the last one is the
+        soonest."""
         return [Shadow(head, now, view, policy)]
 
     def behind(self, head: Job, jobs: Iterable[Job], now: float, view: Cluster, policy: CountingPolicy
                ) -> Iterable[Job]:
-        """Those of the later `jobs` which are tried, in order."""
+        """Return the later `jobs` that are tried, in order."""
         return ordered(jobs, self.order, now, policy)
 
-    def _fill(self, head: Job, now: float, waiting: Waiting, first: int, view: Cluster, policy: CountingPolicy
+    def _fill(self, head: Job, now: float, waiting: QueueView, first: int, view: Cluster, policy: CountingPolicy
               ) -> Starts:
-        """The jobs from place `first` on that start now."""
-        if self._stands(head, now, view, policy):
+        """Yield the jobs from index `first` on that start now."""
+        if self._still_valid(head, now, view, policy):
             jobs: Iterable[Job] = [job for job in waiting.fresh if job is not head]
         else:
             self._reserved = self.reserve(head, now, view, policy)
             jobs = fitting(waiting, first, view, policy, *self._reserved[-1].window(now))
         before = view.generation
         yield from backfill(self.behind(head, jobs, now, view, policy), now, view, policy, self._reserved)
-        # Places depend on neighbours, unless counts say all: once a job started the next step looks at all again.
+        # Unless counting is exact, placements depend on neighbours: after a start, the next step tries all jobs again.
         counts = self._reserved[-1].pool is None
         self._kept = (view, view.generation) if counts or view.generation == before else (None, -1)
 
-    def _stands(self, head: Job, now: float, view: Cluster, policy: CountingPolicy) -> bool:
-        """Whether the reservations of the last step stand: it is the same head, and nothing has changed."""
+    def _still_valid(self, head: Job, now: float, view: Cluster, policy: CountingPolicy) -> bool:
+        """Return whether the reservations of the last step are still valid: the head is the same, and nothing has
+        changed."""
         known = self._reserved
         return (self._kept == (view, view.generation) and known[0].job is head
                 and policy.exact(head) is (known[0].pool is None)
                 and not (view.ends and view.ends[0][0] <= now) and all(each.holds(now) for each in known))
 
-    def reservations(self, now: float, waiting: Waiting, view: Cluster,
+    def reservations(self, now: float, waiting: QueueView, view: Cluster,
                      policy: CountingPolicy) -> dict[int, float]:
-        """That of the head."""
+        """Return the latest start of the head, by its id."""
         return start_of(waiting[0], now, view, policy)
 
     def copy(self, view: Cluster) -> Easy:
-        """An independent copy, with the reservations."""
+        """Return an independent copy, with the reservations."""
         twin = super().copy(view)
         assert isinstance(twin, Easy)
         twin._reserved = [each.copy(view) for each in self._reserved]
@@ -176,7 +177,7 @@ class Easy(Dispatcher):
 
 
 def start_of(head: Job, now: float, view: Cluster, policy: CountingPolicy) -> dict[int, float]:
-    """When the head can start at the latest, by id; nothing where that is not known."""
+    """Return the latest start of the head by its id (seconds); empty if it is unknown."""
     time = Shadow(head, now, view, policy).time
     return {head.id: time} if time < math.inf else {}
 

@@ -1,8 +1,8 @@
-"""The machine's future: what is free from when on, given expected ends and reservations.
+"""The future of the machine: what is free at which time, given expected ends and reservations.
 
-`CountProfile` counts free units and suits policies under which counts say all; `PoolProfile`
-keeps the free lanes or cores themselves, because a job must find the *same* ones free all the
-time it runs (it cannot migrate), and counting at each moment would not show that.
+`CountProfile` counts free units; it is for policies under which counting is exact. `PoolProfile` keeps the free lanes
+or cores themselves: a job cannot migrate, so it must find the *same* ones free during its whole run, and counting at
+each moment would not show that.
 """
 
 from __future__ import annotations
@@ -19,30 +19,31 @@ from vrm.model.cluster import Booking, Cluster, Pool
 from vrm.model.job import Job
 from vrm.model.placement import Placement
 from vrm.model.policies import CountingPolicy
-from vrm.scheduling.backfilling.node_times import NodeTimes, Span
-from vrm.scheduling.placement.wrapping import by_node, passes, wants
+from vrm.scheduling.backfilling.node_profiles import NodeProfiles, Span
+from vrm.scheduling.placement.wrapper import by_node, passes, wants
 
 
-# Up to this many steps a loop is faster than arrays.
+# Up to this number of steps, a loop is faster than arrays.
 _SHORT = 80
 
 
 class Slot(NamedTuple):
-    """A reservation: when, and under a PoolProfile also where."""
+    """A reservation: its time, and in a PoolProfile also its placement."""
 
     time: float
     placement: Placement | None = None
 
 
 def expected_end(booking: Booking, now: float) -> float:
-    """When a running job gives its nodes back; just after now if it should have ended."""
+    """Return when a running job is expected to free its nodes (seconds); just after `now` if it should already have
+    ended."""
     return booking.gives if booking.gives > now else math.nextafter(now, math.inf)
 
 
 class CountProfile:
-    """Free units as a step function of time: `free[i]` from `times[i]` on.
+    """Free units as a step function of time: `free[i]` units from `times[i]` on.
 
-    Short profiles are walked, long ones are seen through numpy.
+    Short profiles are searched with loops, long ones with numpy.
     """
 
     def __init__(self, now: float, cluster: Cluster, policy: CountingPolicy) -> None:
@@ -61,21 +62,21 @@ class CountProfile:
                 self.free.append(room)
 
     def copy(self, cluster: Cluster) -> CountProfile:
-        """An independent copy, for a copy of the cluster."""
+        """Return an independent copy, for a copy of the cluster."""
         twin = copy.copy(self)
         twin._cluster = cluster
         twin.times, twin.free = self.times[:], self.free[:]
         return twin
 
     def advance(self, now: float) -> None:
-        """Forget what was before now."""
+        """Forget everything before `now`."""
         if self.times[0] < now:
             first = bisect.bisect_right(self.times, now) - 1
             del self.times[:first], self.free[:first]
             self.times[0] = now
 
     def _step_at(self, time: float) -> int:
-        """The step that begins at that time, made if there is none."""
+        """Return the index of the step that begins at `time`; insert the step if there is none."""
         at = bisect.bisect_left(self.times, time)
         if at == len(self.times) or self.times[at] != time:
             self.times.insert(at, time)
@@ -83,7 +84,7 @@ class CountProfile:
         return at
 
     def change(self, begin: float, end: float, units: int) -> None:
-        """Free (or take, if negative) units from begin to end."""
+        """Free `units` (take, if negative) from `begin` to `end`."""
         if not begin < end:
             return
         free = self.free
@@ -100,7 +101,7 @@ class CountProfile:
             del self.times[first], free[first]
 
     def hold(self, job: Job, slot: Slot) -> None:
-        """Take a reservation's units."""
+        """Take the units of a reservation."""
         if slot.time < math.inf:
             self.change(slot.time, slot.time + job.expected, -self.policy.size(job))
 
@@ -110,22 +111,22 @@ class CountProfile:
             self.change(max(slot.time, self.times[0]), slot.time + job.expected, self.policy.size(job))
 
     def move(self, duration: float, size: int, old: float, new: float) -> None:
-        """Move a reservation to an earlier time."""
+        """Move a reservation from time `old` to the earlier time `new`."""
         end = new + duration
         self.change(new, min(old, end), -size)
         self.change(max(old, end), old + duration, size)
 
     def give_booking(self, booking: Booking, now: float) -> None:
-        """A running job ended before its expected end."""
+        """Free the remaining time of a running job that ended before its expected end."""
         self.change(now, booking.gives, self._cluster.returns(booking.placement))
 
     def earliest(self, job: Job) -> Slot:
-        """The first hole in which the job fits for all its estimate; at infinity if none."""
+        """Return the first hole in which the job fits for its whole expected run time; at infinity if there is none."""
         return Slot(self.hole(self.policy.size(job), job.expected))
 
     def hole(self, size: int, duration: float, limit: float = math.inf, until: float = math.inf) -> float:
-        """The first time from which `size` units are free for `duration` seconds or until
-        `limit`; `limit` if there is none before. It is known that none begins at `until` or later."""
+        """Return the first time from which `size` units are free for `duration` seconds or until `limit`; `limit` if
+        there is none before it. The caller knows that no hole begins at `until` or later."""
         times, free = self.times, self.free
         stop = begins = len(times) if limit == math.inf else bisect.bisect_left(times, limit)
         if limit < math.inf and stop and free[stop - 1] < size:
@@ -146,14 +147,14 @@ class CountProfile:
                 if begin < 0:
                     begin = times[at]
                     end = begin + duration
-                # The step lasts until the next one, the last one for ever.
+                # A step lasts until the next one; the last one never ends.
                 if at + 1 == stop or times[at + 1] >= end:
                     return begin
         return limit
 
     def _begins_before(self, size: int, duration: float, stop: int) -> int:
-        """How many of the first steps a hole may begin in that must end before what blocks it last, just before
-        `stop`."""
+        """Return the number of first steps in which a hole can begin; the hole must end before the last blocked steps,
+        which are just before `stop`."""
         times, free, blocked = self.times, self.free, stop - 1
         while blocked and free[blocked - 1] < size:
             blocked -= 1
@@ -180,7 +181,7 @@ class CountProfile:
         return float(times[after]) if after < stop else limit
 
     def most(self, begin: float, end: float) -> int:
-        """The most units that are free at any moment between."""
+        """Return the largest number of units that are free at any moment from `begin` to before `end`."""
         first = max(0, bisect.bisect_right(self.times, begin) - 1)
         last = bisect.bisect_left(self.times, end)
         if last <= first:
@@ -190,26 +191,27 @@ class CountProfile:
         return int(_numpy().frombuffer(self.free, "q")[first:last].max())
 
     def least(self, begin: float, end: float) -> int:
-        """The fewest units that are free at any moment from begin to before end."""
+        """Return the smallest number of units that are free at any moment from `begin` to before `end`."""
         first = max(0, bisect.bisect_right(self.times, begin) - 1)
         return min(self.free[first:max(first + 1, bisect.bisect_left(self.times, end))])
 
     def fits_now(self, job: Job) -> bool:
-        """Whether the job's units are free from the first moment on for all its estimate."""
+        """Return whether the job's units are free from the first moment on for its whole expected run time."""
         last = bisect.bisect_left(self.times, self.times[0] + job.expected)
         return min(self.free[:last]) >= self.policy.size(job)
 
     def place(self, job: Job, cluster: Cluster) -> Placement | None:
-        """Where a job that fits now starts."""
+        """Return where a job that fits now starts."""
         return self.policy.place(job, cluster) or None
 
     def start(self, job: Job, slot: Slot, cluster: Cluster) -> Placement | None:
-        """Where a job starts now whose reservation begins; what is reserved for it is what it takes."""
+        """Return where a job starts whose reservation begins now. The profile stays unchanged: the job takes what was
+        reserved."""
         return self.policy.place(job, cluster) or None
 
 
 def _numpy() -> Any:
-    import numpy  # only once a plan is long
+    import numpy  # imported only when a plan is long
     return numpy
 
 
@@ -221,10 +223,10 @@ class PoolProfile:
         self.times = [now]
         self.pools: list[Pool] = [cluster.what_if()]
         self.pools[0].at = now
-        self._left: list[float | None] = [None]  # the room of each step; None: to be counted
-        # Not where jobs of a policy by lanes run still: what one of them gives back depends on its neighbour.
+        self._left: list[float | None] = [None]  # free capacity at each step; None: not counted yet
+        # Not while jobs of a policy by lanes still run: what such a job frees depends on its neighbour.
         follows = by_node(policy) and not (cluster.busy0 or cluster.busy1)
-        self._nodes = NodeTimes(now, self.pools[0]) if follows else None
+        self._nodes = NodeProfiles(now, self.pools[0]) if follows else None
         for booking in cluster.running():
             end = expected_end(booking, now)
             if end != self.times[-1]:
@@ -233,14 +235,14 @@ class PoolProfile:
                 self.pools[-1].at = end
                 self._left.append(None)
             self._give(self.pools[-1:], booking.job, booking.placement, end, math.inf)
-        self._boundaries = frozenset(cluster.boundaries(now))  # there, too, a job may begin to fit
+        self._boundaries = frozenset(cluster.boundaries(now))  # a job may begin to fit here, too
         for time in self._boundaries:
             self._step_at(time)
-        # Where nodes differ, what a job takes may depend on where it is: it may fit with less room alone.
+        # If what a job takes depends on its nodes, a job may fit only where less is free.
         self._even = all(each.uniform() for each in cluster.constraints)
 
     def copy(self, cluster: Cluster) -> PoolProfile:
-        """An independent copy, for a copy of the cluster."""
+        """Return an independent copy, for a copy of the cluster."""
         twin = copy.copy(self)
         twin.times = list(self.times)
         twin._left = list(self._left)
@@ -251,7 +253,7 @@ class PoolProfile:
         return twin
 
     def advance(self, now: float) -> None:
-        """Forget what was before now."""
+        """Forget everything before `now`."""
         first = bisect.bisect_right(self.times, now) - 1
         if first > 0:
             del self.times[:first], self.pools[:first], self._left[:first]
@@ -259,7 +261,8 @@ class PoolProfile:
         self.times[0] = self.pools[0].at = max(self.times[0], now)
 
     def tidy(self) -> None:
-        """Forget steps at which nothing changes: no job that fits there does not fit before."""
+        """Remove steps at which nothing changes: a job that does not fit before such a step does not fit at it
+        either."""
         if not self._even:
             return
         kept = [0]
@@ -289,7 +292,7 @@ class PoolProfile:
         return self.pools[first:last]
 
     def hold(self, job: Job, slot: Slot) -> None:
-        """Take a reservation's lanes or cores."""
+        """Take the lanes or cores of a reservation."""
         if slot.placement is not None:
             begin, end = slot.time, slot.time + job.expected
             pools = self._steps(begin, end)
@@ -305,7 +308,7 @@ class PoolProfile:
             self._give(self._steps(begin, end), job, slot.placement, begin, end)
 
     def give_booking(self, booking: Booking, now: float) -> None:
-        """A running job ended before its expected end."""
+        """Free the remaining time of a running job that ended before its expected end."""
         self._give(self._steps(now, booking.gives), booking.job, booking.placement, now, booking.gives)
 
     def _give(self, pools: Sequence[Pool], job: Job, placement: Placement, begin: float, end: float) -> None:
@@ -316,16 +319,17 @@ class PoolProfile:
 
     def _note(self, pools: Sequence[Pool], before: int, job: Job, placement: Placement, begin: float,
               end: float, sign: int) -> None:
-        """What has changed in the pools of some steps, for each node."""
+        """Record the changes in the pools of some steps for each node, if nodes are tracked."""
         if pools and self._nodes is not None:
             amounts = placement.amounts[1] if placement.amounts is not None and job.request.amounts else ()
             self._nodes.change(begin, end, placement.node_set, before ^ pools[0].busy_cores, amounts, sign)
 
     def candidates(self, job: Job, limit: float = math.inf, own: Placement | None = None) -> Iterator[int]:
-        """The steps before `limit` at which the job may start, as far as each moment alone says, up to the
-        end of the job or `limit`, from which on it has its `own` place: ascending. What can be counted is
-        looked at first; the rest node by node, where the policy says what that is. Else, where the job
-        did not fit at a step that was given, a step at which it cannot run is looked at once."""
+        """Yield the steps before `limit`, ascending, at which the job may start as far as each moment by itself shows
+        it, until the end of the job or until `limit`, from which on it has its `own` placement. Counts are checked
+        first; the rest is checked node by node, if the policy can say what the job needs on a node. Otherwise, if the
+        job did not fit at a yielded step, the last step of its run at which it cannot run is searched, and earlier
+        starts are skipped."""
         times, policy, size = self.times, self.policy, self.policy.size(job)
         spans: list[Span] | None = None
         if self._nodes is not None and (sought := wants(policy, job)) is not None:
@@ -359,27 +363,29 @@ class PoolProfile:
                 at = max(at, first)
 
     def _last_without(self, job: Job, begin: int, end: int, none: int) -> int:
-        """The last one of some steps at which a job cannot run; `none` if it can at all of them."""
+        """Return the last step in a range at which a job cannot run; `none` if it can run at all of them."""
         return next((at for at in range(end - 1, begin - 1, -1)
                      if not passes(self.policy, job, self.pools[at])), none)
 
     def _allows(self, job: Job, at: int) -> bool:
-        """Whether constraints allow a job at the beginning of a step, as far as is known without its place."""
+        """Return whether the constraints allow a job at the beginning of a step, as far as is known without its
+        placement."""
         pool = self.pools[at]
         return all(each.allows(job, None, pool.at, pool.at) for each in pool.constraints)
 
     def _count(self, at: int) -> float:
-        """The room that a step leaves, as far as it is counted."""
+        """Return the counted free capacity of a step; infinity if it cannot be counted."""
         room = self.policy.room(self.pools[at])
         self._left[at] = found = math.inf if room is None else room
         return found
 
     def _free_throughout(self, job: Job, first: int) -> Pool | None:
-        """What is free all the time from a step on that the job takes, if it fits there."""
+        """Return a pool of what is free during the whole run of a job that starts at a step; None if the job does not
+        fit in it."""
         pool, policy, nodes = self.pools[first], self.policy, self._nodes
         end = self.times[first] + job.expected
         others = self.pools[first + 1:bisect.bisect_left(self.times, end)]
-        # What a job takes may depend on where it is: then with less room it may have another place.
+        # What a job takes may depend on its placement: with less free capacity it may get another one.
         guessed = bool(pool.constraints) and any(each.depends(job) for each in pool.constraints)
         if nodes is not None and not guessed and (sought := wants(policy, job)) is not None:
             pool = pool.what_if()
@@ -400,7 +406,7 @@ class PoolProfile:
         return pool if policy.fits(job, pool) else None
 
     def earliest(self, job: Job) -> Slot:
-        """The first hole in which the job fits for all its estimate; at infinity if none."""
+        """Return the first hole in which the job fits for its whole expected run time; at infinity if there is none."""
         for first in self.candidates(job):
             pool = self._free_throughout(job, first)
             if pool is not None:
@@ -408,9 +414,9 @@ class PoolProfile:
         return Slot(math.inf)
 
     def compress(self, job: Job, slot: Slot) -> Slot:
-        """Move a reservation to an earlier hole, if there is one."""
+        """Move a reservation to an earlier hole, if there is one, and return the reservation."""
         given = False
-        # What the job itself takes from then on is nothing to them.
+        # `candidates` ignores what the job itself takes from its current start on.
         for first in self.candidates(job, slot.time, slot.placement):
             if not given and self.times[first] + job.expected > slot.time:
                 self.give(job, slot)
@@ -427,16 +433,17 @@ class PoolProfile:
         return slot
 
     def fits_now(self, job: Job) -> bool:
-        """Whether the job fits from the first moment on for all its estimate."""
+        """Return whether the job fits from the first moment on for its whole expected run time."""
         return passes(self.policy, job, self.pools[0]) and self._free_throughout(job, 0) is not None
 
     def place(self, job: Job, cluster: Cluster) -> Placement | None:
-        """Where a job that fits now starts."""
+        """Return where a job that fits now starts."""
         pool = self._free_throughout(job, 0)
         return None if pool is None else self.policy.place(job, pool) or None
 
     def start(self, job: Job, slot: Slot, cluster: Cluster) -> Placement | None:
-        """Where a job starts now whose reservation begins; that is released, and what it takes is held."""
+        """Return where a job starts whose reservation begins now. Its reservation is released, and its placement is
+        held instead."""
         self.give(job, slot)
         placement = self.place(job, cluster)
         if placement is not None:
@@ -448,7 +455,7 @@ Profile = CountProfile | PoolProfile
 
 
 def countable(cluster: Cluster, policy: CountingPolicy) -> bool:
-    """Whether counts say all of the jobs that run; they do not of those that an earlier policy has placed by
-    other units."""
+    """Return whether counting is exact for all running jobs. It is not for jobs that an earlier policy placed in other
+    units."""
     return all(policy.exact(job) and (placement.lease is not None or policy.size(job) == placement.size)
                for job, placement, *_ in cluster.running())

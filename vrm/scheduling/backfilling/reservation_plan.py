@@ -1,7 +1,7 @@
 """A plan: reservations of waiting jobs, and what they and the running jobs leave free.
 
-Kept reservations are moved when a job ends early: every one, in the order of the queue, to its earliest
-hole, never to a later time. Recomputed ones are made anew at each step.
+If reservations are kept, then after a job ends early each of them, in the order of the queue, moves to its earliest
+hole, never to a later time. Otherwise they are all computed again at each step.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from vrm.model.job import Job
 from vrm.model.placement import Placement
 from vrm.model.policies import CountingPolicy
 from vrm.model.reservation import NO_CALENDAR
-from vrm.scheduling.backfilling.compressing import ReservationTable, move_earlier
+from vrm.scheduling.backfilling.compression import ReservationTable, move_earlier
 from vrm.scheduling.backfilling.profile import CountProfile, PoolProfile, Profile, Slot, countable
-from vrm.scheduling.orderings.queue import Waiting
+from vrm.scheduling.orderings.queue import QueueView
 
 
 class ReservationPlan(Watcher):
-    """The reservations in the `table`, and the machine's future with them, the `profile`: kept true while jobs start
-    and end, or void until the next `update`.
+    """The reservations (`table`) and the future of the machine with them (`profile`). The plan is updated while jobs
+    start and end, or it is `void` until the next `update`.
 
-    `kept`: a reservation stays from step to step; `complete`: every waiting job has one. `starting` are
-    the jobs that start by the plan in this step.
+    `kept`: reservations stay from step to step. `complete`: every waiting job has one. `starting` are the jobs that
+    start by the plan in this step.
     """
 
     profile: Profile
@@ -36,18 +36,18 @@ class ReservationPlan(Watcher):
         self.table = ReservationTable[Job]()
         self.starting: set[int] = set()
         self.void = True
-        self.given_back = False  # something that nobody has looked at yet, by a reservation that is gone
+        self.capacity_freed = False  # a removed reservation has freed capacity that was not used yet
         self._cluster: Cluster | None = None
         self._counting = True
         self._early: list[Booking] = []
-        self._freed = -math.inf  # until then more is free than when each reservation was last looked at
+        self._freed = -math.inf  # until then, more is free than when reservations were last checked
         self._prioritised = False
         self._promised: dict[int, float] = {}
         self._calendar = NO_CALENDAR
 
     def restore(self, promises: Mapping[int, float]) -> None:
-        """Make the next plan in the order of these starts: then none of them is later on the same
-        machine, where counts say all."""
+        """Make the next plan in the order of these starts. On the same machine, if counting is exact, no job then
+        starts later than promised."""
         if self.kept:
             self._promised = dict(promises)
 
@@ -63,7 +63,7 @@ class ReservationPlan(Watcher):
         return {job.id: slot.time for job, slot in self.table}
 
     def copy(self, view: Cluster) -> ReservationPlan:
-        """An independent copy, for a copy of the cluster."""
+        """Return an independent copy, for a copy of the cluster."""
         twin = copy.copy(self)
         twin.table, twin._early, twin.starting = self.table.copy(), list(self._early), set()
         if self._cluster is not None:
@@ -71,11 +71,11 @@ class ReservationPlan(Watcher):
             view.watchers.append(twin)
         return twin
 
-    # What the cluster tells.
+    # Notifications of the cluster.
 
     def booked(self, booking: Booking) -> None:
-        """A job started; one that is not of this plan makes it void, unless it starts on nodes which
-        the plan has left to its advance reservation."""
+        """React to a start. A job that is not of this plan makes it void, unless it starts on nodes that the plan has
+        left to the job's advance reservation."""
         if booking.job.id in self.starting:
             return
         if self._calendar.covers(booking.placement.node_set, booking.start, booking.gives):
@@ -86,21 +86,21 @@ class ReservationPlan(Watcher):
             self.void = True
 
     def released(self, booking: Booking) -> None:
-        """A job ended."""
+        """React to the end of a job."""
         self._early.append(booking)
 
     def revised(self, booking: Booking, before: float) -> None:
-        """A job is expected to run on: what was planned for its nodes is void."""
+        """React to a changed expected end: the plan becomes void."""
         self.void = True
 
     def nodes_changed(self) -> None:
-        """Nodes came or went."""
+        """React to nodes that came up or went down: the plan becomes void."""
         self.void = True
 
-    # Step by step.
+    # Scheduling steps.
 
-    def update(self, now: float, waiting: Waiting, cluster: Cluster, policy: CountingPolicy) -> None:
-        """Bring the plan up to now: ends, new jobs, and whatever makes it void."""
+    def update(self, now: float, waiting: QueueView, cluster: Cluster, policy: CountingPolicy) -> None:
+        """Bring the plan up to date at `now`: ended jobs, new jobs, and everything that makes it void."""
         table, fresh, self.starting = self.table, waiting.fresh, set()
         self.void = self.void or self._cluster is not cluster
         if cluster.calendar is not self._calendar:
@@ -120,11 +120,11 @@ class ReservationPlan(Watcher):
                     self.reserve(fresh, waiting)
                 return
         self._plan_again(now, waiting, cluster, policy)
-        # A plan made with jobs that should have ended is worth nothing a moment later.
+        # A plan made while jobs are overdue is invalid a moment later.
         self.void = overdue
 
-    def reserve(self, jobs: Iterable[Job], waiting: Waiting) -> None:
-        """Give each of the jobs the earliest hole."""
+    def reserve(self, jobs: Iterable[Job], waiting: QueueView) -> None:
+        """Give each of the jobs its earliest hole."""
         profile = self.profile
         for job in jobs:
             slot = profile.earliest(job)
@@ -132,7 +132,8 @@ class ReservationPlan(Watcher):
             self.table.add(job, slot, profile.policy.size(job), waiting.key(job))
 
     def start(self, job: Job, cluster: Cluster) -> Placement | None:
-        """Where a job starts now whose reservation has begun; None where something went otherwise than planned."""
+        """Return where a job starts whose reservation has begun; None if the machine is not as planned, which makes
+        the plan void."""
         placement = self.profile.start(job, self.table.slot(job), cluster)
         if placement is None:
             self.void = True
@@ -141,8 +142,8 @@ class ReservationPlan(Watcher):
             self.starting.add(job.id)
         return placement
 
-    def _plan_again(self, now: float, waiting: Waiting, cluster: Cluster, policy: CountingPolicy) -> None:
-        """Make the plan from nothing: in the order of the starts that were promised, or of the queue."""
+    def _plan_again(self, now: float, waiting: QueueView, cluster: Cluster, policy: CountingPolicy) -> None:
+        """Make the plan from scratch: in the order of the promised starts, otherwise in that of the queue."""
         self.profile = (CountProfile if self._counting else PoolProfile)(now, cluster, policy)
         if self._cluster is not cluster:
             if self._cluster is not None:
@@ -156,12 +157,11 @@ class ReservationPlan(Watcher):
         self.table.clear()
         self._freed = -math.inf
         self._early.clear()
-        self.given_back = False
+        self.capacity_freed = False
         self.reserve(jobs, waiting)
 
-    def _move_earlier(self, now: float, waiting: Waiting) -> None:
-        """Jobs have ended early, or the plan has got something back: every reservation moves to its earliest
-        hole."""
+    def _move_earlier(self, now: float, waiting: QueueView) -> None:
+        """Move every reservation to its earliest hole, if jobs have ended early or other capacity was freed."""
         early = [booking for booking in self._early if booking.gives > now]
         self._early.clear()
         for booking in early:
@@ -169,12 +169,12 @@ class ReservationPlan(Watcher):
             self._freed = max(self._freed, booking.gives)
         if not len(self.table):
             self._freed = -math.inf
-        elif early or self.given_back:
+        elif early or self.capacity_freed:
             self._freed = move_earlier(self.table, self.profile, self._freed, None if waiting.static else waiting.key)
-        self.given_back = False
+        self.capacity_freed = False
 
-    def _release_gone(self, waiting: Waiting) -> None:
-        """Release what is reserved for jobs that have left the queue, or came back to it changed."""
+    def _release_gone(self, waiting: QueueView) -> None:
+        """Release the reservations of jobs that have left the queue, or returned to it changed."""
         table, fresh = self.table, waiting.fresh
         if self.complete and len(table) + len(fresh) == len(waiting):
             return
@@ -184,11 +184,11 @@ class ReservationPlan(Watcher):
                 self.profile.give(job, slot)
                 table.remove(job)
                 self._freed = max(self._freed, slot.time + job.expected)
-                self.given_back = True
+                self.capacity_freed = True
 
-    def _other_calendar(self, now: float, waiting: Waiting, cluster: Cluster, policy: CountingPolicy) -> None:
-        """Advance reservations were made or are over. Beside a new one the plan is made again, in the
-        order of its starts; else every job keeps its start, or finds an earlier one."""
+    def _other_calendar(self, now: float, waiting: QueueView, cluster: Cluster, policy: CountingPolicy) -> None:
+        """React to advance reservations that were added or are over. After an addition, the plan is made again in the
+        order of its starts; otherwise every job keeps its start, or gets an earlier one."""
         known = {span.reservation.id for span in self._calendar.spans}
         self._calendar = cluster.calendar
         if any(span.reservation.id not in known for span in cluster.calendar.spans):
@@ -206,7 +206,7 @@ class ReservationPlan(Watcher):
             self._freed = math.inf
         elif not self.void:
             self.profile.policy = policy
-        self.given_back = True
+        self.capacity_freed = True
 
     def _check_countable(self, fresh: Sequence[Job], cluster: Cluster, policy: CountingPolicy) -> None:
         if self._counting and not (all(policy.exact(job) for job in fresh)

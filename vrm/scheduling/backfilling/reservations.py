@@ -1,9 +1,9 @@
 """Backfilling with several reservations: depth n, and conservative, where every job has one.
 
-Conservative backfilling (Feitelson and Weil, 1998; Mu'alem and Feitelson, 2001): a job gets a
-reservation in the earliest hole of the plan when it comes, so nobody is delayed by who comes
-later. Depth n (LoadLeveler's top dogs, Moab's reservation depth) gives reservations to the first n
-jobs that cannot start. `vrm.scheduling.backfilling.reservation_plan` keeps the plan.
+Conservative backfilling (Feitelson and Weil, 1998; Mu'alem and Feitelson, 2001): a job gets a reservation in the
+earliest hole of the plan when it is submitted, so no job is delayed by a later one. Depth n (LoadLeveler's top dogs,
+Moab's reservation depth) gives reservations to the first n jobs that cannot start.
+`vrm.scheduling.backfilling.reservation_plan` keeps the plan.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from vrm.model.job import Job
 from vrm.model.policies import CountingPolicy
 from vrm.scheduling.backfilling.dispatcher import Dispatcher, Starts
 from vrm.scheduling.backfilling.profile import Slot
-from vrm.scheduling.orderings.queue import Waiting
+from vrm.scheduling.orderings.queue import QueueView
 from vrm.scheduling.backfilling.reservation_plan import ReservationPlan
 
 
 class Reserving(Dispatcher):
-    """Backfilling with at most `depth` reservations (None: for every job; with `per_queue` for the
-    jobs of each queue), kept or recomputed.
+    """Backfilling with at most `depth` reservations (None: for every job; with `per_queue`, for the jobs of each
+    queue), kept or recomputed.
 
-    A head that would fit has to wait where it would take what is reserved.
+    A head that would fit has to wait if it would take reserved capacity.
     """
 
     heads_first = False
@@ -44,24 +44,24 @@ class Reserving(Dispatcher):
         self.plan.restore(promises)
 
     def copy(self, view: Cluster) -> Reserving:
-        """An independent copy: the promises, and the plan that they stand in."""
+        """Return an independent copy, with the promises and their plan."""
         twin = super().copy(view)
         assert isinstance(twin, Reserving)
         twin.plan = self.plan.copy(view)
         return twin
 
-    def reservations(self, now: float, waiting: Waiting, view: Cluster,
+    def reservations(self, now: float, waiting: QueueView, view: Cluster,
                      policy: CountingPolicy) -> dict[int, float]:
-        """Planned starts of waiting jobs by id, in seconds (infinity: nodes are missing)."""
+        """Return the planned starts of waiting jobs by id, in seconds (infinity: nodes are missing)."""
         return self.plan.starts
 
     def wake(self, now: float) -> float:
-        """When the next reservation begins; infinity if none does."""
+        """Return when the next reservation begins; infinity if none does."""
         return self.plan.table.first_after(math.nextafter(now, math.inf))
 
-    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: CountingPolicy,
+    def decide(self, now: float, waiting: QueueView, view: Cluster, policy: CountingPolicy,
                heads: int) -> Starts:
-        """The jobs whose reservation begins now, and those that fit beside all reservations."""
+        """Yield the jobs whose reservation begins now, and those that fit without delaying any reservation."""
         plan = self.plan
         plan.update(now, waiting, view, policy)
         for job in sorted(plan.table.due(now), key=waiting.key):
@@ -71,8 +71,8 @@ class Reserving(Dispatcher):
         if self.depth is not None:
             yield from self._walk(now, waiting, view, policy, self.depth)
 
-    def _walk(self, now: float, waiting: Waiting, view: Cluster, policy: CountingPolicy, depth: int) -> Starts:
-        """Start what fits beside the reservations, and give more of these while there are any."""
+    def _walk(self, now: float, waiting: QueueView, view: Cluster, policy: CountingPolicy, depth: int) -> Starts:
+        """Start the jobs that fit without delaying reservations, and give further reservations while some are left."""
         plan = self.plan
         has = Counter(job.queue if self.per_queue else "" for job, _ in plan.table)
         for job in self._tried(waiting, view, policy, depth):
@@ -89,8 +89,8 @@ class Reserving(Dispatcher):
                 has[queue] += 1
                 plan.reserve([job], waiting)
 
-    def _tried(self, waiting: Waiting, view: Cluster, policy: CountingPolicy, depth: int) -> Iterable[Job]:
-        """The waiting jobs; when no more reservations are to be given only those that may start now."""
+    def _tried(self, waiting: QueueView, view: Cluster, policy: CountingPolicy, depth: int) -> Iterable[Job]:
+        """Yield the waiting jobs; once no more reservations can be given, only those that may start now."""
         for at, job in enumerate(waiting):
             yield job
             if not self.per_queue and len(self.plan.table) >= depth:

@@ -1,4 +1,4 @@
-"""Shadow times: when a job that does not fit now can start, and who may start before it without delaying it."""
+"""Shadow times: when a job that does not fit now can start, and which jobs may start before it without delaying it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from vrm.model.cluster import Cluster, Pool
 from vrm.model.job import Job
 from vrm.model.placement import Placement
 from vrm.model.policies import CountingPolicy
-from vrm.scheduling.placement.advance import changes
+from vrm.scheduling.placement.advance_reservations import changes
 
 Ends = Sequence[tuple[float, int]]
-"""When running jobs end, with their ids, earliest first."""
+"""Ends of running jobs, with their ids, earliest first."""
 
 Lasts = Callable[[Job], float]
-"""How many seconds a job takes."""
+"""Function that returns how many seconds a job takes."""
 
 EXPECTED: Lasts = attrgetter("expected")
 WALLTIME: Lasts = attrgetter("walltime")
@@ -26,11 +26,11 @@ WALLTIME: Lasts = attrgetter("walltime")
 class Shadow:
     """The earliest start of a job that does not fit now, from the ends of running jobs; no earlier than `least`.
 
-    A running job past its end counts as ending now. Where there are advance reservations or constraints, the job
-    may also start at one of their boundaries. `time` is infinite when the job does not fit even then (nodes are down).
-    Another job may start now if it ends by `time`, or leaves this one what it needs then. Where counts say all, that
-    is `spare`; else `pool` has what is free just before `time`. `ends`: by default the expected ones; `lasts`: how long
-    another job takes.
+    A running job that is past its end counts as ending now. If there are advance reservations or constraints, the job
+    may also start at one of their boundaries. `time` is infinite if the job does not fit even after all ends (nodes
+    are down). Another job may start now if it ends by `time`, or leaves what this job needs then. If counting is
+    exact, `spare` is the number of units that it leaves over; otherwise `pool` has what is free just before `time`.
+    `ends` are by default the expected ones; `lasts` returns how long another job takes.
     """
 
     __slots__ = ("job", "time", "spare", "pool", "_first_end", "_lasts", "_too_large")
@@ -41,7 +41,7 @@ class Shadow:
         self.job, self._lasts, self.spare = job, lasts, 0
         self._first_end = ends[0][0] if ends else math.inf
         self.pool: Pool | None = None
-        # The smallest job of each class that was found to take what this one needs: a larger one would, too.
+        # For each class, the size of the smallest job found to delay this one: a larger one would delay it, too.
         self._too_large: dict[Hashable, int] = {}
         least = max(least, now)
         if policy.exact(job):
@@ -74,11 +74,11 @@ class Shadow:
                 booking = view.bookings[job_id]
                 pool.give(booking.job, booking.placement)
             if shadow == math.inf and policy.fits(self.job, pool):
-                shadow = max(end, least)  # and the others that end at this moment are given back, too
+                shadow = max(end, least)  # the loop still frees the other jobs that end at this moment
         return shadow
 
     def copy(self, view: Cluster) -> Shadow:
-        """An independent copy, for a copy of the cluster."""
+        """Return an independent copy, for a copy of the cluster."""
         twin = copy.copy(self)
         twin._too_large = {}
         if self.pool is not None:
@@ -87,30 +87,31 @@ class Shadow:
         return twin
 
     def holds(self, now: float) -> bool:
-        """Whether it is that of a later moment, too, if nothing has changed: its time is to come, and no job has
-        outlived its end."""
+        """Return whether it is still valid at a later moment if nothing has changed: its time is in the future, and no
+        job has run past its end."""
         return self.time > now and self._first_end > now
 
     def window(self, now: float) -> tuple[float, int]:
-        """Seconds and a size: by counts, a job that takes longer and is larger may not start. The seconds may be
-        longer by a rounding; they are infinite where counts do not say it."""
+        """Return seconds and a size: a job that takes longer and is larger may not start. The seconds may be too long
+        by a rounding error; they are infinite if counting is not exact."""
         if self.pool is not None or self.time == math.inf:
             return math.inf, 0
         return self._longest(now), self.spare
 
     def _longest(self, now: float) -> float:
-        """At least as many seconds as a job may take that starts now and ends by `time`: both the sum of times and the
-        difference are rounded."""
+        """Return an upper bound for the seconds of a job that starts now and ends by `time`: both the sum of times and
+        the difference are rounded."""
         return math.nextafter(math.nextafter(self.time, math.inf) - now, math.inf)
 
     def refusals(self, now: float) -> tuple[float, dict[Hashable, int]]:
-        """Jobs that take longer than these seconds, and are in their class no smaller than what it has here, may not
-        start. The seconds may be longer by a rounding; they are infinite where that is not known."""
+        """Return seconds, and a size for some classes: a job that takes longer and is at least as large as the size
+        for its class may not start. The seconds may be too long by a rounding error; they are infinite if nothing is
+        known."""
         known = self.pool is not None and self._lasts is EXPECTED and self.time < math.inf
         return self._longest(now) if known else math.inf, self._too_large
 
     def may(self, job: Job, size: int, now: float, policy: CountingPolicy) -> bool:
-        """Whether a job may start now, as far as is known without its place."""
+        """Return whether a job may start now, as far as is known without its placement."""
         if size <= self.spare or now + self._lasts(job) <= self.time:
             return True
         if not self._too_large:
@@ -119,7 +120,8 @@ class Shadow:
         return not similar or similar[1] < self._too_large.get(similar[0], math.inf)
 
     def admit(self, job: Job, placement: Placement, now: float, policy: CountingPolicy) -> bool:
-        """Whether a job that `may` can start there now; then what it takes at `time` is no longer left over."""
+        """Return whether a job for which `may` is true can start with this placement; if so, subtract what it takes at
+        `time`."""
         if now + self._lasts(job) <= self.time:
             return True
         if self.pool is None:
@@ -137,7 +139,7 @@ class Shadow:
         return False
 
     def withdraw(self, job: Job, placement: Placement, now: float) -> None:
-        """A job that was admitted does not start."""
+        """Undo `admit` for a job that does not start."""
         if now + self._lasts(job) > self.time:
             if self.pool is None:
                 self.spare += placement.size
@@ -145,13 +147,13 @@ class Shadow:
                 self.pool.give(job, placement)
 
     def forget(self) -> None:
-        """Jobs may have other places than before."""
+        """Forget refused sizes, because jobs may now get other placements."""
         self._too_large.clear()
 
 
 def admitted(reservations: Sequence[Shadow], job: Job, placement: Placement, now: float,
              policy: CountingPolicy) -> bool:
-    """Whether all reservations admit a job; if one does not, none has."""
+    """Return whether all reservations admit a job; if one does not, the others are left unchanged."""
     for at, each in enumerate(reservations):
         if not each.admit(job, placement, now, policy):
             for before in reservations[:at]:

@@ -1,4 +1,4 @@
-"""The jobs that backfilling tries, in order. Those that cannot start are passed over many at once."""
+"""The jobs that backfilling tries, in order. Jobs that cannot start are skipped in bulk."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ if TYPE_CHECKING:
     import numpy
 
 Similar = Callable[[Job], tuple[Hashable, int] | None]
-"""As `vrm.model.policies.CountingPolicy.similar`."""
+"""The type of `vrm.model.policies.CountingPolicy.similar`."""
 
 FIRST, MOST = 64, 8192
-"""Jobs that are looked at together: few behind a change, since there may be another one soon."""
+"""Smallest and largest number of jobs that are checked together: few after a change, because another one may follow
+soon."""
 
 
-class Kinds(NamedTuple):
-    """The classes of jobs and their sizes in them (`Similar`), by place: the number of each class, which `numbers` has,
-    or -1 for none."""
+class JobClasses(NamedTuple):
+    """The classes of jobs and their sizes in them (see `Similar`), by index: the number of each class (`numbers` maps
+    classes to numbers; -1: no class), and the size."""
 
     kinds: numpy.ndarray
     weights: numpy.ndarray
@@ -28,19 +29,19 @@ class Kinds(NamedTuple):
 
 
 class Candidates(Iterator[Job]):
-    """The jobs at some places, in this order. With `narrow` those that are still to come become fewer, or more again.
-    `similar` says of which classes they are."""
+    """The jobs at some indices, in this order. `narrow` changes which of the remaining ones are skipped. `similar`
+    defines their classes."""
 
     def __init__(self, job_at: Callable[[int], Job], places: numpy.ndarray, estimates: numpy.ndarray,
-                 sizes: numpy.ndarray, kinds: Callable[[], Kinds], similar: Similar | None) -> None:
-        """`estimates` and `sizes` are those at the places, `kinds` has those of all places."""
+                 sizes: numpy.ndarray, kinds: Callable[[], JobClasses], similar: Similar | None) -> None:
+        """`estimates` and `sizes` are those at the `places`; `kinds` returns those of all jobs."""
         self.similar = similar
         self._job_at, self._places, self._estimates, self._sizes, self._kinds = job_at, places, estimates, sizes, kinds
         self._room, self._window, self._beside = math.inf, math.inf, 0
         self._refused: list[tuple[float, numpy.ndarray]] = []
-        self._known: Kinds | None = None
-        self._chunk: list[int] = []  # which of the places are next
-        self._at = self._end = 0     # the next of these, and what is behind the chunk
+        self._known: JobClasses | None = None
+        self._chunk: list[int] = []  # indices into the places that come next
+        self._at = self._end = 0     # the next index, and the end of the chunk
         self._length = MOST
 
     def __next__(self) -> Job:
@@ -53,9 +54,9 @@ class Candidates(Iterator[Job]):
 
     def narrow(self, room: float, window: float, beside: int,
                refused: Iterable[tuple[float, Mapping[Hashable, int]]] = ()) -> None:
-        """Of those to come only such as need at most `room`, and take at most `window` seconds or need at most
-        `beside`; and for each of `refused` such as take at most these seconds, or are in their class smaller than the
-        size that it has."""
+        """Restrict the remaining jobs to those that need at most `room` and take at most `window` seconds or need at
+        most `beside`, and that for each entry of `refused` take at most its seconds or are smaller than its size for
+        their class."""
         if self._at:
             self._end, self._length = self._chunk[self._at - 1] + 1, FIRST
             self._chunk, self._at = [], 0
@@ -63,19 +64,19 @@ class Candidates(Iterator[Job]):
         self._refused = [(seconds, self._limits(sizes)) for seconds, sizes in refused if sizes]
 
     def _limits(self, sizes: Mapping[Hashable, int]) -> numpy.ndarray:
-        """The smallest refused size of each class, by its number."""
+        """Return the smallest refused size of each class, by the number of the class."""
         import numpy
         if self._known is None:
             kinds, weights, numbers = self._kinds()
-            self._known = Kinds(kinds[self._places], weights[self._places], numbers)
-        limits = numpy.full(len(self._known.numbers) + 1, math.inf)  # the last one is that of no class
+            self._known = JobClasses(kinds[self._places], weights[self._places], numbers)
+        limits = numpy.full(len(self._known.numbers) + 1, math.inf)  # the last entry is for jobs without a class
         for kind, size in sizes.items():
             if kind in self._known.numbers:
                 limits[self._known.numbers[kind]] = size
         return limits
 
     def _look(self) -> None:
-        """Find the next ones."""
+        """Find the next chunk of jobs."""
         begin, self._end = self._end, self._end + self._length
         self._length = min(2 * self._length, MOST)
         here = slice(begin, self._end)

@@ -1,5 +1,5 @@
-"""Where the jobs of a queue are: those of a fixed order sorted, the others in slots, with what is asked of all of them
-at once in columns beside them."""
+"""Storage of the jobs of a queue: sorted for a fixed order, otherwise in slots; with parallel columns for what is
+computed for all jobs at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from collections.abc import Callable, Hashable, Sequence
 
 from vrm.model.job import Job
-from vrm.scheduling.orderings.candidates import Kinds, Similar
+from vrm.scheduling.orderings.candidates import JobClasses, Similar
 
 if TYPE_CHECKING:
     import numpy
@@ -21,18 +21,18 @@ Columns = tuple["array[float]", "array[int]", "array[int]"]
 
 
 class SortedJobs:
-    """Jobs that are kept sorted: `entries` are the parts of their keys, then the job. `first` is the place of the
-    head: taking it out must not move all."""
+    """Jobs that are kept sorted: each of the `entries` has the parts of the sort key, then the job. `first` is the
+    index of the head, so that removing it does not move all others."""
 
     def __init__(self, nodes_of: Callable[[Job], int], size_of: Callable[[Job], int]) -> None:
         self._nodes_of, self._size_of = nodes_of, size_of
         self.entries: list[tuple[Any, ...]] = []
         self.first = 0
         self._columns: Columns | None = None
-        self._kinds: JobKinds | None = None
+        self._kinds: ClassColumns | None = None
 
     def copy(self) -> SortedJobs:
-        """An independent copy."""
+        """Return an independent copy."""
         twin = copy.copy(self)
         twin.entries = list(self.entries)
         if self._columns is not None:
@@ -42,12 +42,12 @@ class SortedJobs:
         return twin
 
     def prepend(self, part: float) -> None:
-        """Put a part before the keys."""
+        """Insert a part in front of all keys."""
         self.entries = [(part, *entry) for entry in self.entries[self.first:]]
         self.first = 0
 
     def add(self, key: tuple[float, ...], job: Job, nodes: int) -> None:
-        """Enter a job, which needs so many nodes."""
+        """Add a job, which needs `nodes` nodes."""
         entries, entry = self.entries, (*key, job)
         if self.first == len(entries):
             entries.clear()
@@ -61,7 +61,7 @@ class SortedJobs:
             self._kinds.insert(at - self.first, job)
 
     def remove(self, key: tuple[float, ...], job: Job) -> None:
-        """Take a job out."""
+        """Remove a job."""
         at = bisect.bisect_left(self.entries, (*key, job), self.first)
         if at == self.first:
             self.remove_first()
@@ -71,32 +71,32 @@ class SortedJobs:
             del column[at - self.first]
 
     def remove_first(self) -> None:
-        """Take the head out."""
+        """Remove the head."""
         for column in (*(self._columns or ()), *(self._kinds.columns if self._kinds else ())):
             del column[0]
-        self.entries[self.first] = None  # type: ignore[call-overload]  # let the job go
+        self.entries[self.first] = None  # type: ignore[call-overload]  # release the reference to the job
         self.first += 1
         if self.first > 1000 and self.first * 2 > len(self.entries):
             del self.entries[:self.first]
             self.first = 0
 
     def columns(self) -> Columns:
-        """Estimates, sizes and nodes of the jobs, kept from the first call on."""
+        """Return the estimates, sizes and nodes of the jobs; kept up to date from the first call on."""
         if self._columns is None:
             jobs = [entry[-1] for entry in self.entries[self.first:]]
             self._columns = (array("d", [job.expected for job in jobs]), array("q", map(self._size_of, jobs)),
                              array("q", map(self._nodes_of, jobs)))
         return self._columns
 
-    def kinds(self, similar: Similar | None) -> Kinds:
-        """The classes of the jobs, kept from the first call on."""
+    def kinds(self, similar: Similar | None) -> JobClasses:
+        """Return the classes of the jobs; kept up to date from the first call on."""
         if self._kinds is None:
-            self._kinds = JobKinds(similar, [entry[-1] for entry in self.entries[self.first:]])
+            self._kinds = ClassColumns(similar, [entry[-1] for entry in self.entries[self.first:]])
         return self._kinds.arrays()
 
 
-class JobKinds:
-    """The classes of jobs (see `Similar`) as columns: their numbers, and the sizes in them."""
+class ClassColumns:
+    """The classes of jobs (see `Similar`) as columns: the numbers of the classes, and the sizes in them."""
 
     def __init__(self, similar: Similar | None, jobs: Sequence[Job]) -> None:
         self._similar = similar
@@ -105,34 +105,34 @@ class JobKinds:
         for job in jobs:
             self.insert(len(self.columns[0]), job)
 
-    def copy(self) -> JobKinds:
-        """An independent copy."""
+    def copy(self) -> ClassColumns:
+        """Return an independent copy."""
         twin = copy.copy(self)
         twin._numbers = dict(self._numbers)
         twin.columns = self.columns[0][:], self.columns[1][:]
         return twin
 
     def insert(self, at: int, job: Job) -> None:
-        """Enter a job at a place."""
+        """Insert a job at an index."""
         found = self._similar(job) if self._similar is not None else None
         kind, weight = (-1, 0) if found is None else (self._numbers.setdefault(found[0], len(self._numbers)), found[1])
         for column, value in zip(self.columns, (kind, weight)):
             column.insert(at, value)
 
-    def arrays(self) -> Kinds:
-        """All of them; valid until the next change."""
+    def arrays(self) -> JobClasses:
+        """Return the columns as arrays; they are valid until the next change."""
         import numpy
         kinds, weights = (numpy.frombuffer(column, numpy.int64) for column in self.columns)
-        return Kinds(kinds, weights, self._numbers)
+        return JobClasses(kinds, weights, self._numbers)
 
 
 class SlottedJobs:
-    """Jobs in no order, in `slots`, with what utilities are made of in columns."""
+    """Jobs without an order, in `slots`, with columns of the values from which utilities are computed."""
 
     def __init__(self) -> None:
         self.slots: list[Job] = []
         self._slot_of: dict[int, int] = {}
-        self._kinds: JobKinds | None = None
+        self._kinds: ClassColumns | None = None
         self._take((array("d"), array("d"), array("q"), array("q"), array("q"), array("q")))
 
     def _take(self, columns: tuple[Any, ...]) -> None:
@@ -140,7 +140,7 @@ class SlottedJobs:
         self.estimates, self.submits, self.sizes, self.nodes, self.procs, self.ids = columns
 
     def copy(self) -> SlottedJobs:
-        """An independent copy."""
+        """Return an independent copy."""
         twin = copy.copy(self)
         twin.slots, twin._slot_of = list(self.slots), dict(self._slot_of)
         twin._take(tuple(column[:] for column in self._columns))
@@ -148,17 +148,17 @@ class SlottedJobs:
         return twin
 
     def slot_of(self, job: Job) -> int:
-        """Where a job is."""
+        """Return the slot of a job."""
         return self._slot_of[job.id]
 
-    def kinds(self, similar: Similar | None) -> Kinds:
-        """The classes of the jobs, kept from the first call on."""
+    def kinds(self, similar: Similar | None) -> JobClasses:
+        """Return the classes of the jobs; kept up to date from the first call on."""
         if self._kinds is None:
-            self._kinds = JobKinds(similar, self.slots)
+            self._kinds = ClassColumns(similar, self.slots)
         return self._kinds.arrays()
 
     def add(self, job: Job, size: int, nodes: int) -> None:
-        """Enter a job."""
+        """Add a job."""
         self._slot_of[job.id] = len(self.slots)
         self.slots.append(job)
         for column, value in zip(self._columns, (job.expected, job.submit, size, nodes, job.procs, job.id)):
@@ -167,7 +167,7 @@ class SlottedJobs:
             self._kinds.insert(len(self.slots) - 1, job)
 
     def remove(self, job: Job) -> None:
-        """Take a job out; the last one takes its slot."""
+        """Remove a job; the last one takes its slot."""
         slot, last = self._slot_of.pop(job.id), self.slots[-1]
         for column in (self.slots, *self._columns, *(self._kinds.columns if self._kinds else ())):
             column[slot] = column[-1]
@@ -176,13 +176,14 @@ class SlottedJobs:
             self._slot_of[last.id] = slot
 
     def utilities(self, vector: Callable[[Any], Any], now: float) -> numpy.ndarray:
-        """The utilities of the slots, by an ordering's `vector`; minus infinity for what is not a number."""
+        """Return the utilities of the slots, computed with an ordering's `vector`; minus infinity for what is not a
+        number."""
         import numpy
         submit = numpy.frombuffer(self.submits)
         with numpy.errstate(all="ignore"):
             whole = [numpy.frombuffer(column, numpy.int64).astype(float)
                      for column in (self.nodes, self.procs, self.ids)]
             found = vector((now - submit, numpy.frombuffer(self.estimates), whole[0], whole[1], submit, whole[2]))
-        found = numpy.array(found, dtype=float)  # a copy: marks are made in it
+        found = numpy.array(found, dtype=float)  # a copy, because it is changed below
         found[numpy.isnan(found)] = -math.inf
         return found

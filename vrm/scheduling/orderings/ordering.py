@@ -1,8 +1,8 @@
-"""Orderings: a utility function decides which waiting job comes first, highest first.
+"""Orderings: a utility function decides which waiting job is first; the highest utility comes first.
 
-With t the wall-time estimate, q the time waited and n the nodes a job needs: FCFS q, FCSJ q/t,
-WFP1 (q/t) n, WFP3 (q/t)^3 n (Tang et al., 2009), SJF -t, LJF t, SAF and LAF -t c and t c with the
-c cores of all ranks (the smallest and the largest area first). Ties: submit time, then id. Extensions add others.
+With t the wall-time estimate, q the time waited and n the nodes a job needs: FCFS q, FCSJ q/t, WFP1 (q/t) n, WFP3
+(q/t)^3 n (Tang et al., 2009), SJF -t, LJF t, SAF and LAF -t c and t c with the c cores of all ranks (the smallest and
+the largest area first). Ties: submit time, then id. Extensions add others.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from vrm.model.queues import Queues
 from vrm.scheduling.registry import PolicyError, Registry, guarded, needed, refuse_file, shortened, where
 
 Utility = Callable[[Job, float, int], float]
-"""Utility of a job at `now` (seconds) that needs `nodes` nodes."""
+"""Function (job, now, nodes): the utility at `now` (seconds) of a job that needs `nodes` nodes."""
 
 Vector = Callable[[Sequence[Any]], Any]
-"""The same for many jobs at once: from arrays of the values of NAMES to one of utilities,
-right but for rounding."""
+"""Utility of many jobs at once: from arrays of the values of NAMES to an array of utilities, correct except for
+rounding."""
 
 ORDERINGS = Registry("ordering", "vrm.orderings")
 NAMES = ("q", "t", "n", "procs", "s", "id")
 ADVISED = "advised"
-"""The ordering that leaves the choice to advice, which an extension adds. Only live runs can have it."""
+"""The ordering that leaves the choice to advice, which an extension adds. Only for live runs."""
 
 
 @dataclass(frozen=True)
 class Ordering:
-    """A named utility; `static` when the order of two jobs never changes while they wait.
+    """A named utility; `static` if the order of two jobs never changes while they wait.
 
-    `vector`, where there is one, spares long queues of a changing order most of the sorting.
+    `vector`, if there is one, avoids most of the sorting in long queues whose order changes.
     """
 
     name: str
@@ -42,12 +42,12 @@ class Ordering:
     vector: Vector | None = None
 
     def key(self, job: Job, now: float, nodes: int) -> tuple[float, ...]:
-        """Sort key, smallest first; a utility that is not a number comes last."""
+        """Return the sort key, smallest first; a utility that is not a number is sorted last."""
         value = self.utility(job, now, nodes)
         return (math.inf if value != value else -value, job.submit, job.id)
 
     def of_queues(self, queues: Queues) -> Ordering:
-        """The ordering for jobs of these queues."""
+        """Return the ordering for jobs of these queues."""
         return self
 
 
@@ -69,10 +69,10 @@ def _wfp3(v: Sequence[Any]) -> Any:
 
 
 class Fcfs(Ordering):
-    """Who waits longer was submitted earlier, so FCFS needs no clock."""
+    """FCFS without a clock: a job that has waited longer was submitted earlier."""
 
     def key(self, job: Job, now: float, nodes: int) -> tuple[float, ...]:
-        """The submission, at once."""
+        """Return the sort key, computed directly from the submission time."""
         submit = job.submit
         return (submit, submit, job.id)
 
@@ -91,8 +91,8 @@ _builtin("LAF", lambda job, now, nodes: job.expected * job.request.cores, static
 
 
 def own_ordering(text: str, own: Callable[..., Any]) -> Ordering:
-    """The ordering by a user's function, named by `text`; what it raises, or gives that is not a number, is
-    a PolicyError with its place."""
+    """Return an ordering with a user's function, named by `text`. If the function raises, or returns something that is
+    not a number, the result is PolicyError with its place."""
     ask = guarded(text, own)
 
     def utility(job: Job, now: float, nodes: int) -> float:
@@ -106,12 +106,12 @@ def own_ordering(text: str, own: Callable[..., Any]) -> Ordering:
 
 
 def make_ordering(text: str) -> Ordering:
-    """The ordering of that name, expression over q t n procs s id, or dotted path.
+    """Return the ordering with that name, of that expression over q t n procs s id, or with that dotted path.
 
     A function given by dotted path is called as `utility(job, now, nodes)`. Raises PolicyError.
     """
     known: Ordering | Callable[[], Ordering] | None = ORDERINGS.get(text)
-    if known is not None:  # that of an extension of vrm is made when it is asked for
+    if known is not None:  # orderings of vrm's extensions are made on request
         return known if isinstance(known, Ordering) else known()
     own = ORDERINGS.own(text)
     if own is not None:

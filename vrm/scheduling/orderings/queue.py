@@ -12,29 +12,29 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from vrm.model.cluster import Cluster
 from vrm.model.job import Job
 from vrm.model.queues import NO_QUEUES, Queues
-from vrm.scheduling.orderings.candidates import Candidates, Kinds, Similar
+from vrm.scheduling.orderings.candidates import Candidates, JobClasses, Similar
 from vrm.scheduling.orderings.job_columns import SlottedJobs, SortedJobs
-from vrm.scheduling.orderings.limits import QueueUsage
+from vrm.scheduling.orderings.queue_limits import QueueUsage
 from vrm.scheduling.orderings.ordering import Ordering
 
 if TYPE_CHECKING:
     import numpy
 
 Key = tuple[float, ...]
-"""A job's place in the order: that of the ordering, behind its negated priority once any has one."""
+"""Sort key of a job: that of the ordering, preceded by the negated priority once any job has one."""
 
-# Below this many waiting jobs plain loops are faster than arrays.
+# Below this number of waiting jobs, plain loops are faster than arrays.
 _FEW = 40
 # Utilities of arrays may differ from those of single numbers in the last digits (powers and
-# logarithms). Whatever lies closer than this, relative to the value, is compared exactly.
+# logarithms). Values that are closer than this, relative to the value, are compared exactly.
 _CLOSE = 1e-9
 
 
-class Waiting(Sequence[Job]):
-    """The waiting jobs in order at one moment, first to start first; valid until the queue
-    changes. `fresh` are the jobs that came since the last scheduling step.
+class QueueView(Sequence[Job]):
+    """The waiting jobs in order at one moment, first to start first; valid until the queue changes. `fresh` has the
+    jobs that are new since the last scheduling step.
 
-    `fitting` is the bulk question of backfilling; everything else is that of a sequence.
+    `fitting` is the bulk operation for backfilling; otherwise it is a plain sequence.
     """
 
     def __init__(self, queue: JobQueue, now: float) -> None:
@@ -43,7 +43,7 @@ class Waiting(Sequence[Job]):
 
     @property
     def fresh(self) -> list[Job]:
-        """Jobs that came since the last scheduling step and still wait, in order."""
+        """Jobs that are new since the last scheduling step and still wait, in order."""
         jobs = [job for job in self._queue.fresh if job.id in self._queue.jobs]
         return jobs if len(jobs) < 2 else sorted(jobs, key=self.key)
 
@@ -54,7 +54,7 @@ class Waiting(Sequence[Job]):
 
     @property
     def by_submission(self) -> bool:
-        """Whether the order is that in which the jobs came."""
+        """Whether the order is that of submission."""
         return self._queue.ordering.name == "FCFS" and not self._queue.prioritised
 
     @property
@@ -68,44 +68,43 @@ class Waiting(Sequence[Job]):
         return self._queue.queues
 
     def holds(self, job: Job) -> bool:
-        """Whether the job waits."""
+        """Return whether the job waits here."""
         return self.has(job.id)
 
     def has(self, job_id: int) -> bool:
-        """Whether the job of this id waits."""
+        """Return whether the job with this id waits here."""
         return job_id in self._queue.jobs and job_id not in self._queue.outside
 
     def key(self, job: Job) -> Key:
-        """The sort key of a job, smallest first, at this moment."""
+        """Return the sort key of a job at this moment, smallest first."""
         return self._queue.key(job, self._now)
 
     def fitting(self, first: int, room: int, window: float = math.inf,
                 beside: int = 0) -> Iterable[Job]:
-        """The jobs from place `first` on that need at most `room`, in order.
+        """Return the jobs from index `first` on that need at most `room`, in order.
 
-        Of these only such as take at most `window` seconds by their estimate or need at most
-        `beside`.
+        Of these, only the jobs that take at most `window` seconds by their estimate or need at most `beside`.
         """
         raise NotImplementedError
 
     def within(self, longest: Mapping[int, float], spare: Mapping[int, float], factor: float, price: float,
                gone: int) -> list[Job]:
-        """The jobs, in order, that are expected to take at most as many seconds as `longest` has for their nodes,
-        none for which it has nothing; and whose seconds times (`factor` + their nodes times `price` for each job
-        before them but `gone` ones) are at most what `spare` has for their size. Where the order is not known the
-        price may be left out."""
+        """Return, in order, the jobs that satisfy two conditions. First, they are expected to take at most as many
+        seconds as `longest` has for their number of nodes (no entry: excluded). Second, these seconds times (`factor`
+        + nodes times `price` for each job before them except `gone` ones) are at most what `spare` has for their size.
+        If the order is unknown, the price may be ignored."""
         raise NotImplementedError
 
     def place(self, job: Job) -> int:
-        """How many jobs are before this one."""
+        """Return the number of jobs before this one."""
         return next(at for at, other in enumerate(self) if other is job)
 
     def __len__(self) -> int:
         return self._queue.competing
 
 
-class _Sorted(Waiting):
-    """The view of a queue that is kept sorted."""
+class _Sorted(QueueView):
+    """View of a queue that is kept sorted."""
 
     def __getitem__(self, index: Any) -> Any:
         jobs = self._queue.sorted
@@ -158,15 +157,15 @@ class _Sorted(Waiting):
         return bisect.bisect_left(jobs.entries, self.key(job), jobs.first) - jobs.first
 
 
-class _Ranked(Waiting):
-    """The view of a queue whose order changes with time: ordered only as far as asked for."""
+class _Ranked(QueueView):
+    """View of a queue whose order changes with time; it is sorted only as far as needed."""
 
     def __init__(self, queue: JobQueue, now: float) -> None:
         super().__init__(queue, now)
         self._ordered: list[Job] = []
         self._complete = False
-        self._values: numpy.ndarray | None = None  # utilities, by slot
-        self._utilities: numpy.ndarray | None = None  # those of jobs that are not in order yet
+        self._values: numpy.ndarray | None = None  # utilities by slot
+        self._utilities: numpy.ndarray | None = None  # utilities of jobs that are not sorted yet
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice) or index < 0 or index >= len(self):
@@ -196,7 +195,7 @@ class _Ranked(Waiting):
 
     @property
     def _by_arrays(self) -> bool:
-        """Whether utilities are found for all jobs at once."""
+        """Whether utilities are computed for all jobs at once."""
         queue = self._queue
         return (len(queue.slotted.slots) >= _FEW and queue.ordering.vector is not None
                 and not queue.prioritised)
@@ -208,13 +207,13 @@ class _Ranked(Waiting):
         return self._values
 
     def _in_order(self, slots: numpy.ndarray) -> numpy.ndarray:
-        """Some slots in the order of their jobs: by arrays, but for those whose utilities are close."""
+        """Return some slots in the order of their jobs: sorted with arrays, and exactly where utilities are close."""
         import numpy
         values = self._all_utilities()[slots]
         order = numpy.argsort(-values, kind="stable")
         values, slots = values[order], slots[order]
         size = numpy.abs(values)
-        with numpy.errstate(invalid="ignore"):  # infinity less infinity is not apart
+        with numpy.errstate(invalid="ignore"):  # infinity minus infinity is not a number: not apart
             apart = values[:-1] - values[1:] > numpy.maximum(size[:-1], size[1:]) * _CLOSE
         if not apart.all():
             jobs, starts = self._queue.slotted.slots, numpy.concatenate(([True], apart)).nonzero()[0]
@@ -224,7 +223,7 @@ class _Ranked(Waiting):
         return slots
 
     def _next(self) -> None:
-        """Find the first of the jobs that are not in order yet."""
+        """Find the first of the jobs that are not sorted yet."""
         queue = self._queue
         if not self._by_arrays or len(self._ordered) >= 16:
             self._sort()
@@ -239,7 +238,7 @@ class _Ranked(Waiting):
             close = (utilities >= best - abs(best) * _CLOSE).nonzero()[0]
         chosen = int(close[0])
         if len(close) > 1:
-            if best == -math.inf:  # what is ordered already has this value, too
+            if best == -math.inf:  # jobs that are already sorted have this value, too
                 self._sort()
                 return
             key, now = queue.key, self._now
@@ -273,7 +272,7 @@ class _Ranked(Waiting):
 
 def _fitting(estimates: array[float], sizes: array[int], first: int, room: int, window: float, beside: int
              ) -> list[int] | numpy.ndarray:
-    """The places from `first` on of the jobs of `Waiting.fitting`; many as an array."""
+    """Return the indices from `first` on of the jobs for `QueueView.fitting`; an array if there are many."""
     if len(sizes) - first < _FEW:
         return [at for at, size in enumerate(sizes[first:], first)
                 if size <= room and (size <= beside or estimates[at] <= window)]
@@ -288,14 +287,14 @@ def _fitting(estimates: array[float], sizes: array[int], first: int, room: int, 
 class JobQueue:
     """Waiting jobs under an ordering.
 
-    `nodes_of(job)` tells how many nodes a job needs, `size_of(job)` its size in the units that
-    the placement policy counts. A static ordering is kept sorted as jobs come and go; of
-    others the jobs stand in slots, with what utilities are made of in columns beside them.
-    `prioritised` from the first job on whose priority is not 0: keys then begin with it.
+    `nodes_of(job)` returns how many nodes a job needs, `size_of(job)` its size in the units that the placement policy
+    counts. Under a static ordering, jobs are kept sorted; otherwise they are in slots, with columns of the values from
+    which utilities are computed. `prioritised` becomes true with the first job whose priority is not 0: keys then
+    begin with it.
 
-    `similar(job)` is that of the placement policy. `jobs` are all that wait. Those `outside` are over a limit of their
-    queue (of `queues`) until `admit` lets them in, or `bound` to an advance reservation (job id: its id); views have
-    them not.
+    `similar(job)` is that of the placement policy. `jobs` has all waiting jobs. Jobs in `outside` are over a limit of
+    their queue (of `queues`) until `admit` lets them compete, or `bound` to an advance reservation (job id:
+    reservation id); views do not contain them.
     """
 
     def __init__(self, ordering: Ordering, nodes_of: Callable[[Job], int],
@@ -305,22 +304,22 @@ class JobQueue:
         self.similar = similar
         self.queues = queues
         self.outside: dict[int, Job] = {}
-        self.bound: dict[int, int] = {}  # of jobs that wait, will come, run or ended
+        self.bound: dict[int, int] = {}  # of jobs that wait, are yet to be submitted, run or ended
         self._within: dict[int, Job] = {}  # competing jobs of queues with limits
         self._limited = any(queue.limited for queue in queues.all)
-        self._admitted: tuple[int, bool] = (-1, False)  # the cluster's state then, and if all is as then
+        self._admitted: tuple[int, bool] = (-1, False)  # the state of the cluster then, and whether it is still valid
         self.nodes_of = nodes_of
         self.size_of = size_of or nodes_of
         self.prioritised = False
         self.fresh: list[Job] = []
         self.jobs: dict[int, Job] = {}  # by id
-        self.wanted = 0  # cores, by all of them
-        self.sorted = SortedJobs(self.nodes_of, self.size_of)  # those of a static ordering
-        self.slotted = SlottedJobs()  # those of another one
+        self.wanted = 0  # cores that all waiting jobs request
+        self.sorted = SortedJobs(self.nodes_of, self.size_of)  # used for a static ordering
+        self.slotted = SlottedJobs()  # used for any other ordering
         self._view = _Sorted(self, 0.0) if ordering.static else None
 
     def copy(self) -> JobQueue:
-        """An independent copy, with the same jobs."""
+        """Return an independent copy, with the same jobs."""
         twin = copy.copy(self)
         twin.fresh, twin.jobs = list(self.fresh), dict(self.jobs)
         twin.outside, twin._within = dict(self.outside), dict(self._within)
@@ -341,25 +340,25 @@ class JobQueue:
 
     @property
     def competing(self) -> int:
-        """The number of the jobs that dispatchers see."""
+        """The number of jobs that dispatchers see."""
         return len(self.jobs) - len(self.outside)
 
     def get(self, job_id: int) -> Job:
-        """The waiting job of that id; KeyError when there is none."""
+        """Return the waiting job with that id. Raises KeyError if there is none."""
         return self.jobs[job_id]
 
     def key(self, job: Job, now: float) -> Key:
-        """The sort key of a job, smallest first."""
+        """Return the sort key of a job, smallest first."""
         key = self.ordering.key(job, now, self.nodes_of(job))
         return (-self.priority(job), *key) if self.prioritised else key
 
     def priority(self, job: Job) -> int:
-        """Its own, and that of its queue."""
+        """Return the priority of a job: its own plus that of its queue."""
         return job.priority + self.queues.queue(job).priority if self.queues else job.priority
 
     def _compared(self, job: Job) -> int:
-        """The priority of a job that is about to enter. From the first one on that is not 0 priorities are compared;
-        those of the jobs that wait already are 0."""
+        """Return the priority of a job that is about to enter. The first one that is not 0 adds priorities to all
+        keys; those of the jobs that already wait are 0."""
         priority = self.priority(job)
         if priority and not self.prioritised:
             self.prioritised = True
@@ -367,7 +366,7 @@ class JobQueue:
         return priority
 
     def add(self, job: Job) -> None:
-        """Enter a job; ValueError when its id waits already."""
+        """Add a job. Raises ValueError if a job with its id already waits."""
         job_id, jobs = job.id, self.jobs
         if job_id in jobs:
             raise ValueError(f"job {job_id} waits already")
@@ -386,7 +385,7 @@ class JobQueue:
             self._enter(job, nodes, priority)
 
     def bind(self, job_id: int, reservation: int | None) -> None:
-        """Bind a job to an advance reservation, or (None) to none any more. It need not wait here."""
+        """Bind a job to an advance reservation, or, with None, unbind it. The job need not wait here."""
         job = self.remove(job_id) if job_id in self.jobs else None
         self.fresh[:] = [each for each in self.fresh if each.id != job_id]
         if reservation is None:
@@ -397,7 +396,7 @@ class JobQueue:
             self.add(job)
 
     def replace(self, job: Job) -> None:
-        """Replace the waiting job of this id: something else is expected of it now."""
+        """Replace the waiting job with the same id, after its expected run time has changed."""
         job_id = job.id
         if job_id in self.outside:
             self.outside[job_id] = self.jobs[job_id] = job
@@ -413,7 +412,7 @@ class JobQueue:
         self._enter(job, self.nodes_of(job), priority)
 
     def _enter(self, job: Job, nodes: int, priority: int) -> None:
-        """Let a job compete; it is among `jobs` already."""
+        """Let a job compete; it is already in `jobs`."""
         if self._view is not None:
             key = self.ordering.key(job, 0.0, nodes)
             self.sorted.add((-priority, *key) if self.prioritised else key, job, nodes)
@@ -422,7 +421,7 @@ class JobQueue:
         self.fresh.append(job)
 
     def admit(self, now: float, cluster: Cluster) -> None:
-        """Let those compete that are within the limits of their queues."""
+        """Let the jobs compete that are within the limits of their queues."""
         if not self._limited or self._admitted == (cluster.generation, True):
             return
         self._admitted = (cluster.generation, True)
@@ -437,8 +436,8 @@ class JobQueue:
                 self._within[job.id] = job
                 self._enter(job, self.nodes_of(job), self._compared(job))
 
-    def why_outside(self, cluster: Cluster) -> dict[int, str]:
-        """The limits that stand against the jobs outside, by id."""
+    def why_not_competing(self, cluster: Cluster) -> dict[int, str]:
+        """Return, by id, the limits that keep jobs outside."""
         usage = QueueUsage(self.queues, [booking.job for booking in cluster.bookings.values()])
         for job in self._within.values():
             usage.add(job)
@@ -446,7 +445,7 @@ class JobQueue:
                 for job_id, job in self.outside.items() if job_id not in self.bound}
 
     def remove(self, job_id: int) -> Job:
-        """Take a job out; KeyError when it does not wait."""
+        """Remove a job and return it. Raises KeyError if it does not wait."""
         job = self.jobs.pop(job_id)
         self.wanted -= job.request.cores
         if self._limited:
@@ -461,7 +460,7 @@ class JobQueue:
         return job
 
     def remove_started(self, jobs: Iterable[Job]) -> None:
-        """Take out the jobs; quick for the first ones of a static order."""
+        """Remove jobs that have started; fast for the first ones of a static order."""
         sorted_ = self.sorted
         for job in jobs:
             if self._view is not None and sorted_.entries[sorted_.first][-1] is job:
@@ -473,12 +472,12 @@ class JobQueue:
                 self.remove(job.id)
 
     def candidates(self, job_at: Callable[[int], Job], places: numpy.ndarray, estimates: array[float],
-                   sizes: array[int], kinds: Callable[[Similar | None], Kinds]) -> Candidates:
-        """The jobs at these places, for backfilling; the columns are those of all jobs."""
+                   sizes: array[int], kinds: Callable[[Similar | None], JobClasses]) -> Candidates:
+        """Return the jobs at these indices, for backfilling; the columns are those of all jobs."""
         import numpy
         seconds, size = numpy.frombuffer(estimates)[places], numpy.frombuffer(sizes, numpy.int64)[places]
         return Candidates(job_at, places, seconds, size, lambda: kinds(self.similar), self.similar)
 
-    def in_order(self, now: float) -> Waiting:
-        """The waiting jobs, first to start first. Valid until the next change."""
+    def in_order(self, now: float) -> QueueView:
+        """Return the waiting jobs, first to start first. Valid until the next change."""
         return _Ranked(self, now) if self._view is None else self._view

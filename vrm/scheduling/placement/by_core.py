@@ -1,4 +1,4 @@
-"""Placement core by core: a job takes free cores of nodes that it shares with any others."""
+"""Placement core by core: a job takes free cores of nodes that it may share with any other jobs."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from vrm.model.job import Infeasible, Insufficient, Job, Request
 from vrm.model.node import Node
 from vrm.model.placement import Placement
 from vrm.model.policies import Eligibility
-from vrm.model.sharing.rooms import Rooms
+from vrm.model.sharing.capacity import TaskCapacity
 from vrm.scheduling.placement.node_orders import ByNumber, FirstFit, Order
-from vrm.scheduling.backfilling.node_times import Wants
+from vrm.scheduling.backfilling.node_profiles import NodeNeeds
 from vrm.scheduling.placement.parts import (
-    Open, Ordered, Share, awaited, counted, never_together, place_parts, scarce_now, too_many, wish_of,
-    wrong_threads)
-from vrm.scheduling.placement.spread import most_on, most_tasks, named, spread, why_never
+    Open, Ordered, Share, missing_nodes, counted, coupled_infeasible_reason, place_parts, scarce_resource,
+    ranks_infeasible_reason, rank_request,
+    threads_infeasible_reason)
+from vrm.scheduling.placement.spread import most_on, most_tasks, named, spread, infeasible_reason
 
 
 class CorePolicy(Ordered):
-    """Jobs share nodes core by core: the first free cores of the first nodes.
+    """Placement policy in which jobs share nodes core by core: a job gets the first free cores of the first nodes.
 
-    The cores of a rank lie in one socket. An exclusive job runs on nodes where nobody else has a core,
-    and holds all cores of them: to others none is free there.
+    The cores of a rank lie in one socket. An exclusive job runs on nodes where no other job has a core, and holds all
+    cores of these nodes: for other jobs, none is free there.
 
-    Counts of cores say all of a job with ranks of one core that asks for nothing else, and of one
-    that asks for amounts of which a core's share is enough (see `_light`), as long as nobody has
-    come who asks for more: where no job takes more than its cores' share of a resource, there is
-    enough of it wherever a core is free. Of an exclusive job they never say all, but they do of others
-    while it runs.
+    Counting cores is exact for a job with ranks of one core that requests nothing else. It is also exact for a job
+    that requests amounts within a core's share of the resource (see `_light`), as long as no job has requested more:
+    if no job takes more than its cores' share, enough is left wherever a core is free. Counting is never exact for an
+    exclusive job, but it stays exact for other jobs while that runs.
     """
 
     def __init__(self, name: str, eligibility: Eligibility, order: Order, share: Share,
@@ -47,27 +47,27 @@ class CorePolicy(Ordered):
         self._able: dict[Hashable, tuple[int, int]] = {}
         self._lights: dict[Hashable, bool] = {}
         self._wishes: dict[Request, tuple[int, Hashable, int, bool]] = {}
-        self._wants: dict[Request, Wants] = {}
-        self._heavy = False  # whether somebody came who asks for more than a core's share
-        # Every free core will do for a rank of one core: counts say all.
+        self._wants: dict[Request, NodeNeeds] = {}
+        self._heavy = False  # whether a job has requested more than a core's share
+        # Any free core is good for a rank of one core: counting is exact.
         self._any_core = isinstance(eligibility, Open) and share.cores is None
         self._sockets: dict[tuple[int, ...], tuple[tuple[int, int], ...]] = {}
         self._first_fit = self._any_core and isinstance(order, (ByNumber, FirstFit))
-        # Orders of users are always asked: they may go by more than the request, or leave nodes out.
+        # Users' orders are always called: they may depend on more than the request, or leave nodes out.
         self._keeps = self._any_core and type(order).__module__ == FirstFit.__module__
-        self.by_node = self._any_core  # whether `wants` says something
+        self.by_node = self._any_core  # whether `wants` can return something
         classes = self._machine.classes
         same = self._first_fit and len({each.node.sockets for each in classes}) == 1
         self._node_cores = nodes[0].cores if same else 0
 
     def nodes(self, job: Job) -> int:
-        """Nodes the job touches on the empty machine; raises Infeasible."""
+        """Return the number of nodes that the job uses on the empty machine. Raises Infeasible if it can never run."""
         if self._plain(job) and self._node_cores and job.cores == 1 \
                 and job.procs <= self._machine.layout.total:
             return -(-job.procs // self._node_cores)
         need = self._needs.get(job.request)
         if need is None:
-            never = wrong_threads(job.request, self._machine.nodes[0], False, self.name)
+            never = threads_infeasible_reason(job.request, self._machine.nodes[0], False, self.name)
             if never:
                 raise Infeasible(never)
             placement = self.place(job, self._machine)
@@ -85,10 +85,10 @@ class CorePolicy(Ordered):
         return job.request.plain and not job.exclusive
 
     def _light(self, job: Job) -> bool:
-        """Whether it asks for nothing but cores and amounts for each rank, of which every node has
-        as much for each of its cores."""
+        """Return whether it requests only cores, and for each rank amounts of which every node has at least as much
+        per core."""
         request = job.request
-        wish = wish_of(job)
+        wish = rank_request(job)
         light = self._lights.get(wish)
         if light is None:
             light = self._lights[wish] = (
@@ -100,18 +100,18 @@ class CorePolicy(Ordered):
 
     def _why_never(self, job: Job) -> str:
         if job.request.parts:
-            return never_together(self, job, self._machine)
-        never = why_never(job.request, self._machine, lambda node: max(node.sockets), self.name)
+            return coupled_infeasible_reason(self, job, self._machine)
+        never = infeasible_reason(job.request, self._machine, lambda node: max(node.sockets), self.name)
         if never:
             return never
         most = sum(room for _, room in self._rooms(job, self._machine))
         if job.request.plain:
             return (f"{job.procs} ranks of {job.cores} core(s) do not fit on the "
                     f"{self._machine.layout.total} cores of {len(self._machine.nodes)} node(s)")
-        return too_many(job, self._machine, self.name, most)
+        return ranks_infeasible_reason(job, self._machine, self.name, most)
 
     def fits(self, job: Job, view: Pool) -> bool:
-        """Whether the job could start on the view as it is."""
+        """Return whether the job could start on the view as it is."""
         if self.exact(job):
             return self.size(job) <= self.room(view)
         if self.size(job) > view.count_free() or not view.has_licences(job):
@@ -126,7 +126,7 @@ class CorePolicy(Ordered):
             return False
         if not most:
             return True
-        # Whatever the order, the nodes with the most room are taken where the first ones are too many.
+        # In any order, the nodes with the most capacity are taken if the first ones would be too many.
         if not must:
             return sum(sorted(known.each)[-most:]) >= job.procs
         mine = [known.each[node] for node in bits.members(must)]
@@ -134,7 +134,7 @@ class CorePolicy(Ordered):
         return sum(mine) + sum(others[max(0, len(others) - most + len(mine)):]) >= job.procs
 
     def place(self, job: Job, view: Pool) -> Placement | Insufficient:
-        """Where the job would start now, or why it does not fit; takes nothing."""
+        """Return where the job would start now, or why it does not fit. Does not change the view."""
         if self.size(job) > view.count_free():
             return Insufficient(self.lacks, job, view)
         if self._first_fit and (self._plain(job) or self.exact(job)):
@@ -151,7 +151,7 @@ class CorePolicy(Ordered):
                                   layout.cores_of(layout.nodes_of(chosen)) if job.exclusive else 0)
 
     def _by_node(self, job: Job, view: Pool) -> int:
-        """The cores for all ranks, node after node in the order; 0 when there are not so many."""
+        """Return the cores for all ranks, node by node in order; 0 if there are not enough."""
         if not self._keeps:
             return self._chosen(job, view)
         chosen = view.rooms.answer(job.request)
@@ -161,7 +161,7 @@ class CorePolicy(Ordered):
         return chosen
 
     def _chosen(self, job: Job, view: Pool) -> int:
-        """The same, not known yet."""
+        """Compute the answer of `_by_node` without its cache."""
         request = job.request
         found: list[tuple[int, int]] = []
         held, anywhere = 0, request.anywhere
@@ -177,7 +177,7 @@ class CorePolicy(Ordered):
         return chosen
 
     def _rooms(self, job: Job, view: Pool) -> Iterator[tuple[int, int]]:
-        """The nodes with room for ranks, the first in the order first, and for how many."""
+        """Yield the nodes with capacity for ranks, in order, and for how many."""
         room: Callable[[int], int]
         if self._any_core:
             known = self._known(job, view)
@@ -187,7 +187,7 @@ class CorePolicy(Ordered):
 
             def room(node: int) -> int:
                 return self._room(job, view, node)
-        # Under pack an empty node comes at its number, not before the others.
+        # Under pack, an empty node is taken by its number, not before the others.
         groups = (eligible,) if self._first_fit else self.order.groups(
             job, view, eligible, lambda: _by_size(eligible, room))
         for group in groups:
@@ -196,21 +196,21 @@ class CorePolicy(Ordered):
                 if here > 0:
                     yield node, here
 
-    def _known(self, job: Job, view: Pool) -> Rooms:
-        """The room for ranks on each node, where every free core will do."""
+    def _known(self, job: Job, view: Pool) -> TaskCapacity:
+        """Return the capacity for ranks on each node, for policies where any free core is good."""
         wish = self._wish(job)
         able = wish[2] & view.up
         return view.rooms.rooms(wish, lambda node: self._room(job, view, node) if able >> node & 1 else 0)
 
     def _wish(self, job: Job) -> tuple[int, Hashable, int, bool]:
-        """The kind of its tasks, with the nodes that could run them and whether it wants these alone."""
+        """Return the kind of the job's tasks, with the nodes that could run them and whether it needs these alone."""
         wish = self._wishes.get(job.request)
         if wish is None:
-            wish = self._wishes[job.request] = (id(self), wish_of(job), self._nodes_of(job)[0], job.exclusive)
+            wish = self._wishes[job.request] = (id(self), rank_request(job), self._nodes_of(job)[0], job.exclusive)
         return wish
 
     def _room(self, job: Job, view: Pool, node: int) -> int:
-        """How many ranks of the job a node has room for."""
+        """Return for how many ranks of the job a node has capacity."""
         if not view.up >> node & 1:
             return 0
         if job.exclusive and view.layout.on_node(view.busy_cores, node):
@@ -218,7 +218,8 @@ class CorePolicy(Ordered):
         return self._room_of(job, view.nodes[node], self._offered(job, view, node), view.left_on(node))
 
     def _room_of(self, job: Job, node: Node, free: int, left: Callable[[str], int]) -> int:
-        """The same of a node with these free cores, counted from its first, and what is `left` there."""
+        """Return for how many ranks a node has capacity with these free cores, counted from its first core, and the
+        amounts `left`."""
         if not free:
             return 0
         width = job.cores
@@ -226,8 +227,8 @@ class CorePolicy(Ordered):
             bits.count(free >> start & ((1 << cores) - 1)) // width for start, cores in self._sockets_of(node))
         return room if job.request.plain else most_tasks(job.request, room, left)
 
-    def wants(self, job: Job) -> Wants | None:
-        """What the job must find on nodes; None where that cannot be said of each node by itself."""
+    def wants(self, job: Job) -> NodeNeeds | None:
+        """Return what the job must find on nodes; None if that cannot be defined for each node by itself."""
         if not self.by_node or job.request.parts:
             return None
         found = self._wants.get(job.request)
@@ -237,14 +238,14 @@ class CorePolicy(Ordered):
             each = max((self._room(job, self._machine, node) for node in bits.members(able)), default=0) or 1
             least = max(request.least_nodes, bits.count(must), -(-job.procs // each))
             most = request.nodes[1] or job.procs
-            found = self._wants[request] = Wants(
+            found = self._wants[request] = NodeNeeds(
                 self._wish(job), able, least, max(1, job.procs - (most - 1) * each),
                 lambda node, free, left: 0 if job.exclusive and free != (1 << nodes[node].cores) - 1
                 else self._room_of(job, nodes[node], free, left))
         return found
 
     def _sockets_of(self, node: Node) -> tuple[tuple[int, int], ...]:
-        """First core, from that of the node on, and number of cores of each socket."""
+        """Return the first core, counted from the node's first core, and the number of cores of each socket."""
         found = self._sockets.get(node.sockets)
         if found is None:
             first = itertools.accumulate(node.sockets, initial=0)
@@ -252,10 +253,10 @@ class CorePolicy(Ordered):
         return found
 
     def _nodes_of(self, job: Job) -> tuple[int, int]:
-        """The nodes that could run ranks of the job when they are empty, and those that it must have."""
+        """Return the nodes that could run ranks of the job when they are empty, and those that it must have."""
         if job.request.plain:
             return self._machine.up, 0
-        wish = wish_of(job)
+        wish = rank_request(job)
         found = self._able.get(wish)
         if found is None:
             able = 0
@@ -267,27 +268,28 @@ class CorePolicy(Ordered):
         return found
 
     def _must(self, job: Job) -> int:
-        """The nodes that it must have, by their names."""
+        """Return the nodes that the job must have, by name."""
         return self._nodes_of(job)[1] if job.request.nodelist else 0
 
     def _offered(self, job: Job, view: Pool, node: int) -> int:
-        """The free cores of a node that the job may have, counted from its first."""
+        """Return the free cores of a node that the job may have, counted from the node's first core."""
         here = view.layout.on_node(view.free_cores, node)
         if self.cores is not None:
             here &= sum(1 << core for core in set(self.cores(job, view, node)))
         return here
 
     def exact(self, job: Job) -> bool:
-        """Whether counts of cores say all: for ranks of one core (see above)."""
+        """Return whether counting cores is exact for the job: only if its ranks have one core (see the class)."""
         return self._any_core and job.cores == 1 and not job.exclusive and (
             job.request.plain or (not self._heavy and self._light(job)))
 
     def first_free(self, job: Job) -> bool:
-        """Whether any free cores will do, and the first ones are taken."""
+        """Return whether any free cores are good for the job, and the first ones are taken."""
         return self._first_fit and job.cores == 1 and (self._plain(job) or self.exact(job))
 
     def size(self, job: Job) -> int:
-        """Its cores; of an exclusive job at least those of the fewest and smallest nodes that could do."""
+        """Return its cores; for an exclusive job, at least all cores of the fewest and smallest nodes that could be
+        enough."""
         if job.request.parts:
             return sum(map(self.size, job.parts))
         cores = job.procs * job.cores
@@ -302,30 +304,30 @@ class CorePolicy(Ordered):
         return least
 
     def room(self, view: Pool) -> int:
-        """Free cores."""
+        """Return the number of free cores."""
         return view.count_free()
 
     def similar(self, job: Job) -> tuple[Hashable, int] | None:
-        """Jobs that ask for the same by rank are alike under first fit; of those that say on how
-        many nodes they run, only equal ones."""
+        """Under first fit, return one class for jobs that request the same for each rank; jobs that specify their
+        number of nodes are only similar if they are equal. None under other orders."""
         if not self._first_fit:
             return None
         request = job.request
-        wish = wish_of(job) if request.anywhere else request
+        wish = rank_request(job) if request.anywhere else request
         return ((wish, True) if job.exclusive else wish), request.cores
 
     def _lacks(self, job: Job, view: Pool) -> str:
-        """What a job that does not fit needs, and how much of it there is."""
+        """Return what a job that does not fit needs, and how much of it is available."""
         size, room = self.size(job), self.room(view)
         if size > room and not job.exclusive:
             return f"needs {counted(size, 'free core')}, {room} free"
-        scarce = scarce_now(job, view)
+        scarce = scarce_resource(job, view)
         if scarce:
             return scarce
         if self._plain(job):
             return f"needs {job.procs} x {job.cores} free cores of one socket each"
         rooms = dict(self._rooms(job, view))
-        missing = awaited(self._must(job), sum(1 << node for node in rooms), view)
+        missing = missing_nodes(self._must(job), sum(1 << node for node in rooms), view)
         if missing:
             return missing
         if job.exclusive:
@@ -335,7 +337,7 @@ class CorePolicy(Ordered):
 
 
 def _by_size(nodes: int, room: Callable[[int], int]) -> list[tuple[int, int]]:
-    """The nodes that have room, as sets with how much each node has."""
+    """Group the nodes with capacity into sets, each with the capacity of one node."""
     found: dict[int, int] = {}
     for node in bits.members(nodes):
         here = room(node)
@@ -345,7 +347,7 @@ def _by_size(nodes: int, room: Callable[[int], int]) -> list[tuple[int, int]]:
 
 
 def _cores(ranks: int, width: int, free: int, sockets: Iterable[tuple[int, int]]) -> int:
-    """The first free cores for so many ranks, each of one socket; 0 when they are too few."""
+    """Return the first free cores for `ranks` ranks, each in one socket; 0 if there are too few."""
     chosen = 0
     for start, cores in sockets:
         here = free >> start & ((1 << cores) - 1)

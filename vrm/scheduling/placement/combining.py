@@ -1,5 +1,5 @@
-"""Placement policies: on which nodes a job may run (eligibility), which of them first (node order),
-and how much of each it takes (share).
+"""Placement policies as combinations of three parts: on which nodes a job may run (eligibility), which of them come
+first (node order), and how much of each it takes (share).
 
 | policy | eligibility | node order | share |
 |---|---|---|---|
@@ -8,12 +8,12 @@ and how much of each it takes (share).
 | strip | `shared`: at most one other job, not exclusive | `heatmap` rank | `half` |
 | pack | `open`: a free core | `first-fit` | `free`: what is free, core by core |
 
-Under `shared` an exclusive job is placed as under `empty`. The order `heatmap` takes empty nodes
-first, then those whose job is the better partner; a node whose job does less beside the new one
-than the two one after the other (as measured) is not eligible.
+Under `shared`, an exclusive job is placed as under `empty`. The order `heatmap` takes empty nodes first, then those
+whose job is the better partner. A node is not eligible if its job and the new one, side by side, are measured to do
+less than one after the other.
 
-Counting: nodes on which a job finds room for equally many ranks are counted and not walked over.
-What a job does not ask for costs nothing.
+Counting: nodes with capacity for equally many ranks are counted, without a loop over them. Resources that a job does
+not request cost no time.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ POLICIES = Registry("placement policy", "vrm.placements")
 
 def combine(eligible: Any, order: Any, share: Any, name: str = ""
             ) -> Callable[..., CountingPolicy]:
-    """A placement policy of three things, each a registered name or a function of your own.
+    """Return a function that makes a placement policy from three parts, each a registered name or a function of your
+    own.
 
-    Eligibility: `mine(job, view, node)` is true where the job may run. Node order:
-    `mine(job, view, node)` is a number, lowest first. Share: `mine(job, view, node)` gives the
-    cores of the node, by number, that the job may have. `view` is a `vrm.model.Pool`, `node` a
-    number below `len(view.nodes)`. The result makes the policy for a cluster, with another node
-    order where one is given.
+    Eligibility: `mine(job, view, node)` is true if the job may run there. Node order: `mine(job, view, node)` returns
+    a number, lowest first. Share: `mine(job, view, node)` returns the cores of the node, by number, that the job may
+    have. `view` is a `vrm.model.Pool`, `node` a number below `len(view.nodes)`. The returned function makes the policy
+    for a cluster, with another node order if one is given.
     """
     def make(cluster: Any, heatmap: Heatmap | None = None,
              node_order: Any = order) -> CountingPolicy:

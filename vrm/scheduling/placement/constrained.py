@@ -1,7 +1,7 @@
-"""Placement under constraints (`vrm.model.constraint`): a job starts only where all constraints of the view allow it.
+"""Placement under constraints (`vrm.model.constraint`): a job starts only if all constraints of the view allow it.
 
-Each is in force where the rules have a value for its key. Extensions add them, by entry points of the group
-`vrm.constraints`: subclasses of `Constraint`, each named as its key.
+A constraint is active if the rules have a value for its key. Extensions add constraints with entry points of the group
+`vrm.constraints`: subclasses of `Constraint`, with the name of their key.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from vrm.model.placement import Placement
 from vrm.model.policies import CountingPolicy
 from vrm.system.plugins import MISSING
 from vrm.scheduling.registry import PolicyError, Registry, guarded
-from vrm.scheduling.placement.wrapping import Wrapped
+from vrm.scheduling.placement.wrapper import PlacementWrapper
 
 CONSTRAINTS = Registry("constraint", "vrm.constraints")
 
@@ -24,18 +24,18 @@ _METHODS = ("__init__", *(name for name in vars(Constraint) if not name.startswi
 
 
 def constrained(policy: CountingPolicy, constraints: Iterable[Constraint], cluster: Cluster) -> CountingPolicy:
-    """Return the policy for a cluster under constraints; without any, the policy itself. The cluster gets the
-    constraints, and its jobs take what they need."""
+    """Return the policy for a cluster under constraints; without constraints, the policy itself. The constraints are
+    added to the cluster, and count its running jobs."""
     found = tuple(constraints)
     for booking in cluster.bookings.values():
         for each in found:
             each.take(booking.job, booking.placement, booking.start, booking.limit)
     cluster.constraints = found
-    return Constrained(policy, cluster) if found else policy
+    return ConstrainedPlacement(policy, cluster) if found else policy
 
 
 def constraint(name: str, value: Any, cluster: Cluster) -> Constraint:
-    """Return the constraint of a key with this value. Raises PolicyError."""
+    """Return the constraint for a key with this value. Raises PolicyError."""
     if not CONSTRAINTS.knows(name):
         raise PolicyError(f"{name} is a constraint {MISSING}")
     make = CONSTRAINTS.find(name)
@@ -47,8 +47,9 @@ def constraint(name: str, value: Any, cluster: Cluster) -> Constraint:
     return made
 
 
-class Constrained(Wrapped):
-    """A placement policy under constraints. Counts do not say all of any job: it may be something else that lacks."""
+class ConstrainedPlacement(PlacementWrapper):
+    """A placement policy under constraints. Counting is never exact: free nodes alone do not decide whether a job
+    fits."""
 
     def __init__(self, policy: CountingPolicy, cluster: Cluster) -> None:
         super().__init__(policy)
@@ -58,7 +59,7 @@ class Constrained(Wrapped):
         self._alone: dict[Hashable, Placement | None] = {}
 
     def nodes(self, job: Job) -> int:
-        """Return the nodes that the policy needs for a job; Infeasible where a constraint never allows it."""
+        """Return the nodes that the policy needs for a job. Raises Infeasible if a constraint can never allow it."""
         found = self.inner.nodes(job)
         for each in self._constraints:
             reason = each.never(job, self._where(job, each))
@@ -67,24 +68,24 @@ class Constrained(Wrapped):
         return found
 
     def _where(self, job: Job, constraint: Constraint) -> Placement | None:
-        """The placement of a job on the empty machine, where a constraint depends on that."""
+        """Return the placement of a job on the empty machine, if a constraint depends on it."""
         if not constraint.depends(job):
             return None
         key = job.app, job.request
         if key not in self._alone:
             empty = Pool(self._nodes)
-            empty.licences, empty.programs = dict(self._licences), self._programs  # base units already
+            empty.licences, empty.programs = dict(self._licences), self._programs  # already in base units
             self._alone[key] = self.inner.place(job, empty) or None
         return self._alone[key]
 
     def fits(self, job: Job, view: Pool) -> bool:
-        """Whether the job could start on the view, at its time."""
+        """Return whether the job could start on the view, at its time."""
         if any(each.depends(job) for each in view.constraints):
             return bool(self.place(job, view))
         return self._allowed(job, None, view, job.walltime) and self.inner.fits(job, view)
 
     def place(self, job: Job, view: Pool) -> Placement | Insufficient:
-        """Where the job would start on the view, at its time."""
+        """Return where the job would start on the view, at its time."""
         if self._allowed(job, None, view, job.walltime):
             placement = self.inner.place(job, view)
             if placement and self._allowed(job, placement, view, job.walltime):
@@ -96,15 +97,16 @@ class Constrained(Wrapped):
         return all(each.allows(job, placement, view.at, view.at + seconds) for each in view.constraints)
 
     def similar(self, job: Job) -> tuple[Hashable, int] | None:
-        """Nothing is promised: of two jobs the larger may take less."""
+        """Return None: of two jobs, the larger may take less of something."""
         return None
 
     def exact(self, job: Job) -> bool:
-        """No: see above."""
+        """Return False: see the class."""
         return False
 
     def _lacks(self, job: Job, view: Pool) -> str:
-        """Return what the policy lacks for a job, else what the first constraint that does not allow it lacks."""
+        """Return why the policy cannot place a job, otherwise the reason of the first constraint that does not allow
+        it."""
         placement = self.inner.place(job, view)
         if not placement:
             return str(placement)

@@ -1,4 +1,4 @@
-"""Placement by lanes: a job takes all or half of each socket of its nodes."""
+"""Placement by lanes (core shares): a job takes all or half of each socket of its nodes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from vrm.model.placement import Placement
 from vrm.model.policies import Eligibility
 from vrm.scheduling.placement.node_orders import FIXED, Order
 from vrm.scheduling.placement.parts import (
-    Empty, Ordered, Share, Shared, awaited, counted, never_together, place_parts, scarce_now, too_many, wish_of,
-    wrong_threads)
-from vrm.scheduling.placement.spread import most_on, most_tasks, named, spread, why_never
+    Empty, Ordered, Share, Shared, missing_nodes, counted, coupled_infeasible_reason, place_parts, scarce_resource,
+    ranks_infeasible_reason, rank_request,
+    threads_infeasible_reason)
+from vrm.scheduling.placement.spread import most_on, most_tasks, named, spread, infeasible_reason
 
 
 class Shape(NamedTuple):
-    """Nodes on each of which a job finds room for equally many ranks when they are empty: `first`
-    on lane 0, `second` on lane 1."""
+    """Nodes that, when empty, have capacity for equally many ranks of a job: `first` on lane 0, `second` on lane 1."""
 
     nodes: int
     first: int
@@ -29,10 +29,10 @@ class Shape(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """How jobs of one wish fit on the nodes: `most` is the largest number of ranks on a node (1
-    where there is none), `exact` whether counts of nodes say all. `each` is the number of ranks
-    that every node holds on whichever lane, 0 where that differs or depends on what is left. `able`
-    are the nodes of all shapes, and `must` those that a job has to have."""
+    """How jobs with one kind of request fit on the nodes. `most` is the largest number of ranks on a node (1 if no
+    node fits), `exact` says whether counting nodes is exact. `each` is the number of ranks that every node holds on
+    either lane; 0 if that differs or depends on what is left. `able` are the nodes of all shapes, `must` those that a
+    job must have."""
 
     shapes: tuple[Shape, ...]
     most: int
@@ -45,9 +45,8 @@ class Fit(NamedTuple):
 class LanePolicy(Ordered):
     """Placement by lanes (see `vrm.model.node`).
 
-    A job takes the first nodes of the order that together hold its ranks. How many a node holds
-    depends on its class and the lane alone, but for a job that asks for resources on a node that
-    it shares: there, what is left of them.
+    A job takes the first nodes of the order that together hold its ranks. How many a node holds depends only on its
+    class and the lane; but for a job that requests resources on a shared node, also on what is left of them.
     """
 
     def __init__(self, name: str, eligibility: Eligibility, order: Order, share: Share,
@@ -62,7 +61,7 @@ class LanePolicy(Ordered):
         self._needs: dict[Request, int] = {}
         self._sizes: dict[Request, int] = {}
         self._counts: dict[Request, int] = {}
-        # On sockets of one core lane 1 has nothing, so such nodes are never shared.
+        # In sockets of one core, lane 1 is empty, so such nodes are never shared.
         one_lane = not any(each.node.capacity(HALF, 1, 1) for each in self._machine.classes)
         self._sole = (isinstance(eligibility, Empty)
                       or (isinstance(eligibility, Shared) and (one_lane or self.share == WHOLE)))
@@ -70,7 +69,7 @@ class LanePolicy(Ordered):
         self._refusing = heatmap is not None and bool(heatmap.refused)
 
     def nodes(self, job: Job) -> int:
-        """Nodes the job takes on the empty machine; raises Infeasible when it can never run."""
+        """Return the number of nodes that the job takes on the empty machine. Raises Infeasible if it can never run."""
         need = self._needs.get(job.request)
         if need is None:
             placement = self.place(job, self._machine)
@@ -81,30 +80,31 @@ class LanePolicy(Ordered):
 
     def _why_never(self, job: Job) -> str:
         if job.request.parts:
-            return never_together(self, job, self._machine)
-        never = wrong_threads(job.request, self._machine.nodes[0], True, self.name) or why_never(
+            return coupled_infeasible_reason(self, job, self._machine)
+        never = threads_infeasible_reason(job.request, self._machine.nodes[0], True, self.name) or infeasible_reason(
             job.request, self._machine, lambda node: max(
                 lane_of_socket(cores, self._share(job), 0)[1] for cores in node.sockets), self.name)
         if never:
             return never
         most = sum(ranks * bits.count(here) for here, ranks in
                    self._rooms(job, self._machine, self._machine.up))
-        return too_many(job, self._machine, self.name, most)
+        return ranks_infeasible_reason(job, self._machine, self.name, most)
 
     def _share(self, job: Job) -> str:
-        """How much of each node it takes: where cores are hardware threads, half of them are one of each real core."""
+        """Return how much of each node the job takes: where cores are hardware threads, half of them is one thread of
+        each physical core."""
         threads = job.request.threads
         if not threads or self._threads == 1:
             return self.share
         return WHOLE if threads == self._threads else HALF
 
     def _closed(self, job: Job) -> bool:
-        """Whether it keeps others off its nodes."""
+        """Return whether the job keeps other jobs off its nodes."""
         return WHOLE in (self.share, self._share(job)) or self.eligibility.alone(job)
 
     def _fit(self, job: Job) -> Fit:
-        """How the job fits on the nodes when they are empty."""
-        wish = wish_of(job)
+        """Return how the job fits on the nodes when they are empty."""
+        wish = rank_request(job)
         return self._fits.get(wish) or self._fit_of(job, wish)
 
     def _fit_of(self, job: Job, wish: Hashable) -> Fit:
@@ -112,14 +112,14 @@ class LanePolicy(Ordered):
         alike: dict[tuple[int, int], int] = {}
         able, must = named(request, self._machine.nodes)
         share = self._share(job)
-        if wrong_threads(request, self._machine.nodes[0], True, self.name):
+        if threads_infeasible_reason(request, self._machine.nodes[0], True, self.name):
             able = 0
         for members, node in self._machine.classes:
             first, second = (most_on(request, node, node.capacity(share, lane, job.cores)) for lane in (0, 1))
             if first and members & able:
                 alike[first, second] = alike.get((first, second), 0) | members & able
         shapes = tuple(Shape(members, *ranks) for ranks, members in alike.items())
-        # All nodes hold equally many ranks, and a job has its nodes for itself.
+        # All nodes hold equally many ranks, and a job has its nodes to itself.
         exact = (self._sole and len(shapes) == 1 and shapes[0].nodes == self._machine.up
                  and request.anywhere and not request.licences)
         most = max((shape.first for shape in shapes), default=1)
@@ -130,10 +130,10 @@ class LanePolicy(Ordered):
                                      sum(shape.nodes for shape in shapes), must)
         return fit
 
-    # Whether and where it fits.
+    # Whether and where a job fits.
 
     def fits(self, job: Job, view: Pool) -> bool:
-        """Whether the job could start on the view as it is."""
+        """Return whether the job could start on the view as it is."""
         eligible = self.eligibility.nodes(job, view)
         each = self._fit(job).each
         if each:
@@ -150,7 +150,7 @@ class LanePolicy(Ordered):
         return False
 
     def place(self, job: Job, view: Pool) -> Placement | Insufficient:
-        """Where the job would start now, or why it does not fit; takes nothing."""
+        """Return where the job would start now, or why it does not fit. Does not change the view."""
         need = self._counts.get(job.request)
         if need is None:
             need = self._counts[job.request] = self.size(job) if self.first_free(job) else 0
@@ -186,8 +186,7 @@ class LanePolicy(Ordered):
         return Placement(self._share(job), claims, picked, job.procs, job.cores, most=most)
 
     def _pick(self, job: Job, view: Pool) -> tuple[int, ...] | None:
-        """The first nodes of the order that hold all ranks, as sets; None when there are not so
-        many."""
+        """Return the first nodes of the order that hold all ranks, as sets; None if there are not enough."""
         eligible = self.eligibility.nodes(job, view)
         rooms = self._rooms(job, view, eligible)
         picked, left = [], job.procs
@@ -202,8 +201,8 @@ class LanePolicy(Ordered):
         return None
 
     def _pick_range(self, job: Job, view: Pool) -> dict[int, int] | None:
-        """The nodes of a job that says on how many or on which it runs, with its ranks on each; None
-        when there are not so many."""
+        """Return the nodes, with the ranks on each, of a job that says on how many or on which nodes it runs; None if
+        there are not enough."""
         eligible = self.eligibility.nodes(job, view)
         rooms = self._rooms(job, view, eligible)
         found = []
@@ -214,21 +213,21 @@ class LanePolicy(Ordered):
         return None if chosen is None else dict(chosen)
 
     def _awaited(self, job: Job, view: Pool) -> str:
-        """Which nodes it waits for that it must have; "" for none."""
+        """Return which of the nodes that it must have it waits for; "" if none."""
         must, rooms = self._fit(job).must, 0
         if must:
             for here, _ in self._rooms(job, view, self.eligibility.nodes(job, view)):
                 rooms |= here
-        return awaited(must, rooms, view)
+        return missing_nodes(must, rooms, view)
 
     def _with_room(self, job: Job, view: Pool, eligible: int) -> int:
-        """The eligible nodes on which the share of the job is free."""
+        """Return the eligible nodes on which the share of the job is free."""
         if self._closed(job):
             return eligible & view.empty
         return eligible & view.up & ~(view.busy0 & view.busy1)
 
     def _rooms(self, job: Job, view: Pool, eligible: int) -> list[tuple[int, int]]:
-        """The eligible nodes that hold ranks of the job, as sets with how many each node holds."""
+        """Return the eligible nodes that can hold ranks of the job, as sets with how many each node holds."""
         eligible = self._with_room(job, view, eligible)
         fit = self._fit(job)
         if fit.each:
@@ -245,11 +244,11 @@ class LanePolicy(Ordered):
                 if second:
                     rooms.append((here & ~free0, second))
         if shared:
-            rooms += self._rooms_beside_others(job, view, shared)
+            rooms += self._capacity_on_shared(job, view, shared)
         return rooms
 
-    def _rooms_beside_others(self, job: Job, view: Pool, shared: int) -> list[tuple[int, int]]:
-        """The same for nodes where others may have taken of the resources that the job wants."""
+    def _capacity_on_shared(self, job: Job, view: Pool, shared: int) -> list[tuple[int, int]]:
+        """Return the sets of `_rooms` for nodes where other jobs may have taken resources that the job requests."""
         by_ranks: dict[int, int] = {}
         for index in bits.members(shared):
             ranks = most_tasks(job.request, view.nodes[index].capacity(
@@ -261,16 +260,16 @@ class LanePolicy(Ordered):
     # Counting.
 
     def exact(self, job: Job) -> bool:
-        """Whether counts of nodes say all of the job."""
+        """Return whether counting nodes is exact for the job."""
         return self._fit(job).exact
 
     def first_free(self, job: Job) -> bool:
-        """Whether any empty nodes will do, and the first ones are taken."""
+        """Return whether any empty nodes are good for the job, and the first ones are taken."""
         return (self._first_fit and self.exact(job) and not job.request.amounts
                 and not job.request.tasks_per_node)
 
     def size(self, job: Job) -> int:
-        """The least number of nodes."""
+        """Return the smallest number of nodes that the job needs."""
         size = self._sizes.get(job.request)
         if size is None:
             size = self._sizes[job.request] = (
@@ -279,22 +278,24 @@ class LanePolicy(Ordered):
         return size
 
     def room(self, view: Pool) -> int:
-        """Nodes on which there is room."""
+        """Return the number of nodes with free capacity."""
         return view.count_empty() if self._sole else bits.count(view.free0 | view.free1)
 
     def similar(self, job: Job) -> tuple[Hashable, int] | None:
-        """Jobs of one application that ask for the same; those of all, under an order by number."""
+        """Return one class for jobs that request the same and, if there is a heatmap, are of one application. None
+        under orders that are not FIXED, under users' eligibilities, and for jobs that restrict their nodes."""
         if not isinstance(self.order, FIXED) or not isinstance(
                 self.eligibility, (Empty, Shared)) or not job.request.anywhere:
             return None
-        # Where pairs are refused, on how many ranks they run decides it, too.
+        # Whether a pair is refused also depends on the numbers of ranks.
         kind: Hashable = None if self.heatmap is None else job.kind
-        return ((job.app, job.procs) if self._refusing else kind, self.eligibility.alone(job), wish_of(job)), job.procs
+        return ((job.app, job.procs) if self._refusing else kind, self.eligibility.alone(job),
+                rank_request(job)), job.procs
 
     def _lacks(self, job: Job, view: Pool) -> str:
-        """What a job that does not fit needs, and how much of it there is."""
+        """Return what a job that does not fit needs, and how much of it is available."""
         need = self.nodes(job)
-        scarce = scarce_now(job, view) or self._awaited(job, view)
+        scarce = scarce_resource(job, view) or self._awaited(job, view)
         if scarce:
             return scarce
         if self._closed(job):
@@ -309,8 +310,8 @@ class LanePolicy(Ordered):
 
 
 def _first(rooms: Sequence[tuple[int, int]], ranks: int) -> tuple[int, int]:
-    """The lowest-numbered nodes that together hold so many ranks (all of them when they do not),
-    with how many they hold; `rooms` are sets of nodes with what each of their nodes holds."""
+    """Return the lowest-numbered nodes that together hold `ranks` ranks (all nodes if they do not), and how many they
+    hold. `rooms` are sets of nodes with the number that each node of the set holds."""
     if len(rooms) == 1:
         nodes, each = rooms[0]
         chosen = bits.lowest(nodes, -(-ranks // each))

@@ -1,4 +1,4 @@
-"""The parts of a placement policy by their names, or as a user's functions: eligibility, node order, share."""
+"""The parts of a placement policy, by name or as a user's functions: eligibility, node order, share."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from vrm.scheduling.registry import PolicyError, Registry, guarded, shortened, w
 
 
 def _part(registry: Registry, part: Any) -> tuple[Any, str, bool]:
-    """What a name or a function stands for, how messages call it, and whether it is a user's."""
+    """Return the part with this name or function, its name in messages, and whether it is a user's."""
     own = registry.own(part) if isinstance(part, str) else part
     return (registry.find(part), part, False) if own is None else (own, _called(part), True)
 
 
 def _called(part: Any) -> str:
-    """How messages call a part."""
+    """Return the name of a part in messages."""
     return part if isinstance(part, str) else getattr(part, "__name__", type(part).__name__)
 
 
 def eligibility_of(part: Any, heatmap: Heatmap | None) -> Eligibility:
-    """The eligibility of a name, or of a function `mine(job, view, node)`."""
+    """Return the eligibility with this name, or for a function `mine(job, view, node)`."""
     made, text, own = _part(ELIGIBILITIES, part)
     if own:
-        return _OwnEligibility(text, made)
+        return _UserEligibility(text, made)
     eligibility: Eligibility = made(heatmap)
     return eligibility
 
 
 def order_of(part: Any, heatmap: Heatmap | None, nodes: Sequence[Node]) -> Order:
-    """The node order of a name with its parameters, or of a function `mine(job, view, node)`."""
+    """Return the node order with this name and parameters, or for a function `mine(job, view, node)`."""
     own = NODE_ORDERS.own(part) if isinstance(part, str) else part
     if own is not None:
-        return _OwnOrder(_called(part), own)
+        return _UserNodeOrder(_called(part), own)
     order: Order = make_node_order(part, heatmap)
     order.bind(nodes)
     return order
 
 
 def share_of(part: Any) -> Share:
-    """The share of a name, or of a function `mine(job, view, node)`."""
+    """Return the share with this name, or for a function `mine(job, view, node)`."""
     if isinstance(part, Share):
         return part
     made, text, own = _part(SHARES, part)
@@ -67,30 +67,30 @@ def share_of(part: Any) -> Share:
     return Share(CORES, cores)
 
 
-class _OwnEligibility:
-    """A user's `mine(job, view, node)`, asked of every node that is up."""
+class _UserEligibility:
+    """A user's `mine(job, view, node)`, called for every node that is up."""
 
     def __init__(self, text: str, own: Callable[..., Any]) -> None:
         self._own = guarded(text, own)
 
     def alone(self, job: Job) -> bool:
-        """Whether the job is exclusive."""
+        """Return whether the job is exclusive."""
         return job.exclusive
 
     def nodes(self, job: Job, view: Pool) -> int:
-        """The nodes of which the function says yes."""
+        """Return the nodes for which the function returns true."""
         return sum(1 << node for node in bits.members(view.up) if self._own(job, view, node))
 
 
-class _OwnOrder(Order):
-    """A user's `mine(job, view, node)`, asked of every eligible node."""
+class _UserNodeOrder(Order):
+    """A user's `mine(job, view, node)`, called for every eligible node."""
 
     def __init__(self, text: str, own: Callable[..., Any]) -> None:
         self._text, self._place = text, where(own)
         self._own = guarded(text, own)
 
     def groups(self, job: Job, view: Pool, eligible: int, rooms: Rooms) -> Iterator[int]:
-        """The nodes by what the function gives, lowest first."""
+        """Yield the nodes grouped by the number that the function returns, lowest first."""
         by_rank: dict[Any, int] = {}
         for node in bits.members(eligible):
             rank = self._own(job, view, node)

@@ -1,4 +1,4 @@
-"""Node orders: which nodes a job takes first, of those on which it may run.
+"""Node orders: which of its eligible nodes a job takes first.
 
 | order | first come |
 |---|---|
@@ -6,7 +6,7 @@
 | `number` | nodes without a job, then shared ones; the lowest numbers of each |
 | `heatmap` | nodes without a job, then those whose job is the better partner |
 
-Those that go by what is left on nodes are in `vrm.ext.planning.node_orders`. A parameter stands behind the name:
+Orders that depend on what is left on nodes are in `vrm.ext.planning.node_orders`. A parameter follows the name:
 `weighted window=50`.
 """
 
@@ -19,32 +19,32 @@ from vrm.model.cluster import Cluster, Pool
 from vrm.model.measured.heatmap import Heatmap
 from vrm.model.job import Job
 from vrm.model.node import Node
-from vrm.model.policies import Follower, Rooms
+from vrm.model.policies import PolicyObserver, Rooms
 from vrm.scheduling.registry import Registry
 
 NODE_ORDERS = Registry("node order", "vrm.node_orders")
 
 AUTO = "auto"
-"""The node order that a placement policy has by itself."""
+"""Selects the default node order of the placement policy."""
 
 
 class Order:
-    """Which nodes are taken first: the second third of a placement policy. Subclasses say `groups`. `follower` is
-    itself, where it goes by what waits or by earlier jobs."""
+    """Decides which nodes are taken first: the second of the three parts of a placement policy. Subclasses override
+    `groups`. `follower` is the order itself, if it depends on waiting or earlier jobs; otherwise None."""
 
-    follower: Follower | None = None
+    follower: PolicyObserver | None = None
 
     def bind(self, nodes: Sequence[Node]) -> None:
-        """The nodes of the machine, before the first question. PolicyError where a parameter names
-        what they do not have."""
+        """Receive the nodes of the machine, before the first call of `groups`. Raises PolicyError if a parameter names
+        something that they do not have."""
 
     def groups(self, job: Job, view: Pool, eligible: int, rooms: Rooms) -> Iterator[int]:
-        """The eligible nodes as disjoint sets, best set first; within a set, by number. Nodes
-        without room for the job may be left out."""
+        """Yield the eligible nodes as disjoint sets, best set first; within a set, the lowest numbers come first.
+        Nodes without capacity for the job may be left out."""
         raise NotImplementedError
 
     def copy(self) -> Order:
-        """An independent copy; itself where nothing is kept from step to step."""
+        """Return an independent copy; the order itself if it keeps nothing between steps."""
         return self
 
 
@@ -56,7 +56,7 @@ class ByNumber(Order):
         pass
 
     def groups(self, job: Job, view: Pool, eligible: int, rooms: Rooms) -> Iterator[int]:
-        """The empty nodes, then the others."""
+        """Yield the empty nodes, then the others."""
         empty = view.empty
         yield eligible & empty
         yield eligible & ~empty
@@ -70,20 +70,20 @@ class FirstFit(Order):
         pass
 
     def groups(self, job: Job, view: Pool, eligible: int, rooms: Rooms) -> Iterator[int]:
-        """All of them."""
+        """Yield all eligible nodes as one set."""
         yield eligible
 
 
 @NODE_ORDERS.register("heatmap")
 class ByPartner(Order):
-    """Empty nodes first, then by the rank that the heatmap gives the job that is there."""
+    """Empty nodes first, then by the heatmap's rank of the job on the node."""
 
     def __init__(self, heatmap: Heatmap | None = None) -> None:
         self._heatmap = heatmap
         self._known: tuple[Cluster | None, int, dict[str, int]] = (None, -1, {})
 
     def _by_app(self, view: Pool) -> dict[str, int]:
-        """The nodes on which each application is, kept until the cluster changes."""
+        """Return the nodes on which each application runs; cached until the cluster changes."""
         if isinstance(view, Cluster) and self._known[:2] == (view, view.generation):
             return self._known[2]
         found: dict[str, int] = {}
@@ -94,10 +94,10 @@ class ByPartner(Order):
         return found
 
     def groups(self, job: Job, view: Pool, eligible: int, rooms: Rooms) -> Iterator[int]:
-        """The empty nodes, then those of each rank, then those where nobody is now (a lane that is
-        free in a view of the future)."""
+        """Yield the empty nodes, then those of each rank, then those where no job runs now (in a view of the future,
+        with a free lane)."""
         empty = eligible & view.empty
-        yield empty  # the others are looked at only where these do not suffice
+        yield empty  # the generator continues only if these are not enough
         shared = eligible & ~empty
         if not shared or self._heatmap is None:
             yield shared
@@ -116,11 +116,11 @@ class ByPartner(Order):
 
 
 FIXED = (ByNumber, FirstFit, ByPartner)
-"""Orders in which, of two jobs that are alike but for their size, the larger takes all nodes that the
-smaller takes, and which on empty nodes go by number."""
+"""Orders with two properties: of two jobs that differ only in size, the larger takes all nodes that the smaller takes;
+and empty nodes are taken by number."""
 
 
 def make_node_order(text: str, heatmap: Heatmap | None = None) -> Any:
-    """The node order of a name with its parameters, such as `weighted window=50`, not bound to
-    nodes yet. Raises PolicyError."""
+    """Return the node order with this name and parameters, such as `weighted window=50`, not yet bound to nodes.
+    Raises PolicyError."""
     return NODE_ORDERS.make(text, heatmap)

@@ -1,6 +1,5 @@
-"""What placement policies are made of, besides node orders: on which nodes a job may run
-(eligibility), and how much of each it takes (share); and what the two kinds of policies share.
-"""
+"""Parts of placement policies besides node orders: on which nodes a job may run (eligibility) and how much of each it
+takes (share); and the code that both kinds of policies share."""
 
 from __future__ import annotations
 
@@ -11,13 +10,13 @@ from collections.abc import Callable, Hashable, Sequence
 
 from vrm.model import bits
 from vrm.model.amounts import said
-from vrm.model.cluster import Pool, move_in
+from vrm.model.cluster import Pool, toggle_tenant
 from vrm.model.measured.heatmap import Heatmap
 from vrm.model.forms.hosts import fold
 from vrm.model.job import Infeasible, Insufficient, Job, Request
 from vrm.model.node import CORES, HALF, WHOLE, Node
 from vrm.model.placement import Placement
-from vrm.model.policies import Follower, PlacementPolicy
+from vrm.model.policies import PolicyObserver, PlacementPolicy
 from vrm.scheduling.placement.node_orders import Order
 from vrm.scheduling.registry import Registry
 from vrm.scheduling.placement.spread import lacking_licence, named
@@ -28,36 +27,36 @@ SHARES = Registry("share of a node", "vrm.shares")
 
 @ELIGIBILITIES.register("empty")
 class Empty:
-    """Nodes without a job; a job keeps others off its nodes."""
+    """Nodes without a job; a job keeps other jobs off its nodes."""
 
     def __init__(self, heatmap: Heatmap | None) -> None:
         pass
 
     def alone(self, job: Job) -> bool:
-        """Always."""
+        """Return True."""
         return True
 
     def nodes(self, job: Job, view: Pool) -> int:
-        """The empty nodes."""
+        """Return the empty nodes."""
         return view.empty
 
 
 @ELIGIBILITIES.register("shared")
 class Shared:
-    """Nodes with at most one other job beside which the heatmap does not refuse this one; an
-    exclusive job gets empty nodes and keeps others off."""
+    """Nodes with at most one other job that the heatmap does not refuse as a partner; an exclusive job gets empty
+    nodes and keeps other jobs off them."""
 
     def __init__(self, heatmap: Heatmap | None) -> None:
         self._heatmap = heatmap if heatmap is not None and heatmap.refused else None
 
     def alone(self, job: Job) -> bool:
-        """Whether the job is exclusive."""
+        """Return whether the job is exclusive."""
         return job.exclusive
 
     def nodes(self, job: Job, view: Pool) -> int:
-        """The nodes with a free lane, without refused neighbours.
+        """Return the nodes with a free lane and without refused partners.
 
-        In a view of the future a lane that is taken counts as taken by whoever has it now.
+        In a view of the future, a taken lane counts as taken by the job that has it now.
         """
         if job.exclusive:
             return view.empty
@@ -72,24 +71,24 @@ class Shared:
 
 @ELIGIBILITIES.register("open")
 class Open:
-    """All nodes that are up: what is free on them is up to the share."""
+    """All nodes that are up; the share decides what is free on them."""
 
     def __init__(self, heatmap: Heatmap | None) -> None:
         pass
 
     def alone(self, job: Job) -> bool:
-        """Never: nothing keeps others off a node."""
+        """Return False: nothing keeps other jobs off a node."""
         return False
 
     def nodes(self, job: Job, view: Pool) -> int:
-        """All that are up."""
+        """Return all nodes that are up."""
         return view.up
 
 
 @dataclass(frozen=True)
 class Share:
-    """How much of a node a job takes: a lane of each socket (WHOLE or HALF), or CORES, which are
-    all free ones unless `cores(job, view, node)` says which."""
+    """How much of a node a job takes: a lane of each socket (WHOLE or HALF), or CORES: all free cores, or only those
+    that `cores(job, view, node)` returns."""
 
     kind: str
     cores: Callable[[Job, Pool, int], Any] | None = None
@@ -101,7 +100,8 @@ SHARES.register("free")(Share(CORES))
 
 
 def place_parts(policy: PlacementPolicy, job: Job, view: Pool) -> Placement | Insufficient:
-    """Where a coupled job would start: its programs one after the other, each on what those before it have left."""
+    """Return where a coupled job would start: its programs are placed in order, each in what the ones before it have
+    left."""
     left = view.what_if()
     left.tenants = {load: list(lanes) for load, lanes in view.tenants.items()}
     found: list[Placement] = []
@@ -111,7 +111,7 @@ def place_parts(policy: PlacementPolicy, job: Job, view: Pool) -> Placement | In
             return Insufficient(_lacking, part.app, placement)
         left.take(part, placement)
         if not placement.taken:
-            move_in(left.tenants, part, placement)
+            toggle_tenant(left.tenants, part, placement)
         found.append(placement)
     return Placement.together(found)
 
@@ -120,8 +120,8 @@ def _lacking(app: str, why: Insufficient) -> str:
     return f"{app} {why}"
 
 
-def never_together(policy: PlacementPolicy, job: Job, machine: Pool) -> str:
-    """Why a coupled job finds no place on the empty machine."""
+def coupled_infeasible_reason(policy: PlacementPolicy, job: Job, machine: Pool) -> str:
+    """Return why a coupled job does not fit on the empty machine."""
     for part in job.parts:
         try:
             policy.nodes(part)
@@ -141,7 +141,7 @@ class Ordered:
     order: Order
 
     def lacks(self, job: Job, view: Pool) -> str:
-        """What a job that does not fit needs, and how much of it there is."""
+        """Return what a job that does not fit needs, and how much of it is available."""
         if not job.request.exclude:
             return self._lacks(job, view)
         here = view.what_if()
@@ -149,16 +149,16 @@ class Ordered:
         return f"{self._lacks(job, here)} (without the nodes of exclude)"
 
     def _lacks(self, job: Job, view: Pool) -> str:
-        """The same of a job that may be on all nodes."""
+        """Return the text of `lacks` for a job that may run on all nodes of the view."""
         raise NotImplementedError
 
     @property
-    def follower(self) -> Follower | None:
-        """The node order, where that wants to be told each step."""
+    def follower(self) -> PolicyObserver | None:
+        """The node order, if it observes steps; otherwise None."""
         return self.order.follower
 
     def copy(self: Policy) -> Policy:
-        """An independent copy; itself unless its node order keeps something from step to step."""
+        """Return an independent copy; the policy itself unless its node order keeps something between steps."""
         order = self.order.copy()
         if order is self.order:
             return self
@@ -167,14 +167,14 @@ class Ordered:
         return twin
 
 
-def wish_of(job: Job) -> Hashable:
-    """What a rank of the job asks for: jobs of one wish are alike to a node."""
+def rank_request(job: Job) -> Hashable:
+    """Return what one rank of the job requests, as a key: a node treats all jobs with the same key alike."""
     request = job.request
     return request.cores_per_task if request.plain else request._replace(tasks=0, exclusive=False)
 
 
-def wrong_threads(request: Request, node: Node, lanes: bool, name: str) -> str:
-    """Why a job cannot have as many hardware threads of each core as it asks for; "" where it can."""
+def threads_infeasible_reason(request: Request, node: Node, lanes: bool, name: str) -> str:
+    """Return why a job cannot have the number of hardware threads per core that it requests; "" if it can."""
     asked, there = request.threads, node.threads
     if not asked or (there == 1 and asked == 1):
         return ""
@@ -188,8 +188,8 @@ def wrong_threads(request: Request, node: Node, lanes: bool, name: str) -> str:
     return ""
 
 
-def too_many(job: Job, machine: Pool, name: str, most: int) -> str:
-    """Why the ranks of a job do not fit on the empty machine, of which each alone could."""
+def ranks_infeasible_reason(job: Job, machine: Pool, name: str, most: int) -> str:
+    """Return why the ranks of a job do not fit on the empty machine together, although each of them alone would."""
     request = job.request
     least, limit = request.least_nodes, request.nodes[1]
     there = bits.count(named(request, machine.nodes)[0])
@@ -204,8 +204,8 @@ def too_many(job: Job, machine: Pool, name: str, most: int) -> str:
             f"{name}, which holds at most {most} of them")
 
 
-def scarce_now(job: Job, view: Pool) -> str:
-    """Which licence, or resource over all nodes, too little is left of for the job; "" if none."""
+def scarce_resource(job: Job, view: Pool) -> str:
+    """Return which licence, or resource summed over all nodes, is too scarce for the job now; "" if none."""
     request = job.request
     for name, amount in request.licences:
         if view.licences.get(name, 0) < amount:
@@ -218,9 +218,9 @@ def scarce_now(job: Job, view: Pool) -> str:
     return ""
 
 
-def awaited(must: int, rooms: int, view: Pool) -> str:
-    """Which of the nodes that a job must have by their names have no room for it, and are in no `rooms`; ""
-    where all have."""
+def missing_nodes(must: int, rooms: int, view: Pool) -> str:
+    """Return which of the nodes `must`, which a job must have by name, are not in `rooms`, the nodes with capacity for
+    it; "" if all are."""
     missing = list(bits.members(must & ~rooms))
     if not missing:
         return ""
@@ -234,5 +234,5 @@ def _names(nodes: Sequence[int], view: Pool) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """As `1 node`, `2 nodes`."""
+    """Format a count with its noun: `1 node`, `2 nodes`."""
     return f"{number} {what}{'' if number == 1 else 's'}"

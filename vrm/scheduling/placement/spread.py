@@ -1,10 +1,9 @@
-"""How the tasks of a job are spread over nodes, and why no nodes will ever do.
+"""How the tasks of a job are spread over nodes, and why no nodes can ever run a job.
 
-A job takes the first nodes of the order that together hold its tasks, as many on each as there is
-room for. A job that says on how many nodes it runs gets so many, the first ones, and its tasks are
-spread over them as evenly as their room allows; where the first ones would be too many, those with
-the most room are taken. Nodes that it must have by their names come before the first ones, and their
-tasks are spread evenly, too.
+A job takes the first nodes of the order that together hold its tasks, as many tasks on each as fit. A job that says on
+how many nodes it runs gets that number, the first ones, and its tasks are spread over them as evenly as their capacity
+allows; if the first ones would be too many, the nodes with the most capacity are taken. Nodes that it must have by
+name come before the first ones, and its tasks are then spread evenly, too.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from vrm.model.job import Request
 from vrm.model.node import Node
 
 Rooms = Sequence[tuple[int, int]]
-"""Nodes by number, the first in the order first, with how many tasks each has room for (above 0)."""
+"""Nodes by number, in order, with how many tasks each has capacity for (above 0)."""
 
 
 def spread(rooms: Rooms, request: Request, must: int = 0) -> list[tuple[int, int]] | None:
-    """The nodes of a job and its tasks on each, in the order of the rooms; None when they do not
-    suffice. `must`: the set of nodes that are all among them."""
+    """Return the nodes of a job and its tasks on each, in the order of `rooms`; None if they are not enough. `must` is
+    the set of nodes that must all be among them."""
     least, most = request.least_nodes, request.nodes[1]
     places: Sequence[int] = range(len(rooms))
     if must:
@@ -45,7 +44,7 @@ def spread(rooms: Rooms, request: Request, must: int = 0) -> list[tuple[int, int
 
 
 def _first(rooms: Rooms, places: Sequence[int], tasks: int, least: int) -> int:
-    """How many of the rooms at these places hold the tasks, at least so many; 0 where all do not."""
+    """Return how many of the rooms at these indices hold the tasks, at least `least`; 0 if all together do not."""
     held = 0
     for number, at in enumerate(places, 1):
         held += rooms[at][1]
@@ -64,8 +63,8 @@ def _filled(rooms: Rooms, tasks: int) -> list[tuple[int, int]]:
 
 
 def _even(rooms: Rooms, tasks: int) -> list[tuple[int, int]]:
-    """As if each task went to the node that has the fewest so far, the first of several."""
-    below, above = 1, tasks + 1  # the most that all can have who have room for it: from, to before
+    """Return the result of giving each task to the node that has the fewest so far, the first of several such nodes."""
+    below, above = 1, tasks + 1  # bounds of the largest number that each node with enough capacity can get
     while above - below > 1:
         middle = (below + above) // 2
         if sum(min(room, middle) for _, room in rooms) <= tasks:
@@ -85,13 +84,13 @@ def _even(rooms: Rooms, tasks: int) -> list[tuple[int, int]]:
 
 
 def admits(request: Request, node: Node) -> bool:
-    """Whether a node may be one of a job's: it offers what is asked of each, and is not left out."""
+    """Return whether a node may be one of a job's: it offers the requested features and is not excluded."""
     return request.features <= node.features and not (request.exclude and node.called(request.exclude))
 
 
 def named(request: Request, nodes: Sequence[Node]) -> tuple[int, int]:
-    """The sets of the nodes that a job may have as far as it says their names, and of those that it must
-    have. It may have none where one that it must have is not there."""
+    """Return the set of nodes that a job may have according to the names in its request, and the set of those that it
+    must have. The first set is empty if a node that it must have does not exist."""
     every = (1 << len(nodes)) - 1
     if not (request.nodelist or request.exclude):
         return every, 0
@@ -104,7 +103,7 @@ def _called(names: frozenset[str], nodes: Sequence[Node]) -> int:
 
 
 def stranger(names: frozenset[str], nodes: Sequence[Node]) -> str:
-    """Which of the names is that of no node, and which is the nearest; "" where none is."""
+    """Return which of the names matches no node, with the nearest match; "" if all match."""
     if not names:
         return ""
     known = {name for node in nodes for name in (node.name, node.name.partition(".")[0])}
@@ -119,8 +118,8 @@ def stranger(names: frozenset[str], nodes: Sequence[Node]) -> str:
 
 
 def most_tasks(request: Request, room: int, left: Callable[[str], int]) -> int:
-    """How many tasks find room on a node whose cores hold `room` of them and that has `left(name)`
-    of each resource."""
+    """Return how many tasks fit on a node whose cores hold `room` of them and that has `left(name)` of each
+    resource."""
     for name, amount in request.per_node:
         if left(name) < amount:
             return 0
@@ -132,7 +131,7 @@ def most_tasks(request: Request, room: int, left: Callable[[str], int]) -> int:
 
 
 def most_on(request: Request, node: Node, room: int) -> int:
-    """The same of an empty node; 0 where it lacks a feature."""
+    """Return how many tasks fit on an empty node whose cores hold `room` of them; 0 if it lacks a feature."""
     if not request.features <= node.features:
         return 0
     return most_tasks(request, room, lambda name: base(name, node.resources.get(name, 0)))
@@ -141,10 +140,10 @@ def most_on(request: Request, node: Node, room: int) -> int:
 # ------------------------------------------------------------------------------------- why never
 
 
-def why_never(request: Request, machine: Pool, room: Callable[[Node], int], policy: str) -> str:
-    """What of a request no node can give, or the run has too few of; "" when nothing is. `room`
-    says how wide a rank can be on an empty node. Of several kinds of nodes it names the nearest:
-    that which lacks the fewest of them, and of these the smallest part."""
+def infeasible_reason(request: Request, machine: Pool, room: Callable[[Node], int], policy: str) -> str:
+    """Return what no node can provide of a request, or what the run has too little of; "" if nothing. `room` returns
+    how wide a rank can be on an empty node. Of several kinds of nodes, the text names the nearest: the one that lacks
+    the fewest things, and then the smallest part of them."""
     fault = lacking_licence(request, machine.licences) or stranger(request.nodelist, machine.nodes)
     if fault:
         return fault
@@ -175,7 +174,7 @@ def why_never(request: Request, machine: Pool, room: Callable[[Node], int], poli
 
 
 def lacking_licence(request: Request, licences: Mapping[str, int]) -> str:
-    """The licence of which the run has fewer than a job wants; "" when there is none."""
+    """Return a message about the licence of which the run has fewer than a job requests; "" if there is none."""
     for name, amount in request.licences:
         if licences.get(name, 0) < amount:
             there = said(name, licences[name]) if name in licences else "none"
@@ -190,14 +189,14 @@ def _close(name: str, known: Iterable[str]) -> str:
 
 
 def _shortfall(request: Request, node: Node) -> float:
-    """The parts that an empty node lacks of what a rank and the job want there, added up."""
+    """Return the sum of the parts that an empty node lacks of what a rank and the job request there."""
     wanted = total(request.per_task, request.per_node)
     return sum(max(0.0, 1 - base(name, node.resources.get(name, 0)) / amount)
                for name, amount in wanted)
 
 
 def _lacks(request: Request, node: Node, widest: int, policy: str) -> list[str]:
-    """What a rank, or the job on one node, wants that an empty node has not."""
+    """Return what a rank, or the job on one node, requests that an empty node does not have."""
     found = []
     missing = sorted(request.features - node.features)
     if missing:

@@ -1,1 +1,1 @@
-"""What a person sees: rows, colours, moments, and text that comes from files."""
+"""Output for people: tables, colours, times, and text that comes from files."""

@@ -1,4 +1,4 @@
-"""What commands and files give out: rows and columns as text in two forms or as CSV, and data as JSON."""
+"""Formats output of commands and files: rows and columns as text in two styles or as CSV, and data as JSON."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 
 def show(as_json: bool, record: Callable[[], Any], text: Callable[[], str], indent: int | None = 2) -> None:
-    """Print what was found: as one JSON value, or as text for people."""
+    """Print a result: as one JSON value, or as text for people."""
     print(json_text(record(), indent) if as_json else text())
 
 
 def json_text(record: Any, indent: int | None = None) -> str:
-    """A value as JSON."""
+    """Return a value as JSON."""
     return json.dumps(record, indent=indent)
 
 
 def json_parts(data: Mapping[str, Any], between: str) -> Iterator[str]:
-    """JSON of this, key by key and each element of a list by itself, with `between` before it: the whole text of a long
-    list is never in memory."""
+    """Yield the JSON text of an object in parts, one for each key and each element of a list, with `between` before
+    each: the whole text of a long list is never in memory."""
     before = "{"
     for key, value in data.items():
         yield f"{before}{between}{json.dumps(key)}: "
@@ -38,25 +38,25 @@ def json_parts(data: Mapping[str, Any], between: str) -> Iterator[str]:
 
 
 def boxed(heads: Sequence[str], rows: Sequence[Sequence[Any]], left: Collection[int] | None = None,
-          last_apart: bool = False) -> str:
-    """A table with lines around it; the columns `left` (None: all) are aligned to the left, the others to the right.
-    `last_apart`: a line above the last row, which is the sum of the others."""
+          line_above_last: bool = False) -> str:
+    """Return a table with lines around it; the columns `left` (None: all) are aligned to the left, the others to the
+    right. `line_above_last`: a line is drawn above the last row, which is the sum of the others."""
     cells = [list(map(str, row)) for row in (heads, *rows)]
     if left is None and rows and all(cell.isascii() and "\n" not in cell for row in cells for cell in row):
         return _plain(*cells)
-    from prettytable import PrettyTable  # not at the top: plain cells, as most are, do not need it
+    from prettytable import PrettyTable  # not at the top: most tables have plain cells and do not need it
 
-    unique = [f"{head}{' ' * heads[:at].count(head)}" for at, head in enumerate(heads)]  # it wants different names
+    unique = [f"{head}{' ' * heads[:at].count(head)}" for at, head in enumerate(heads)]  # the names must differ
     table = PrettyTable(unique)
     for at, head in enumerate(unique):
         table.align[head] = "l" if left is None or at in left else "r"
     for number, row in enumerate(rows):
-        table.add_row(list(row), divider=last_apart and number == len(rows) - 2)
+        table.add_row(list(row), divider=line_above_last and number == len(rows) - 2)
     return str(table.get_string())
 
 
 def _plain(heads: Sequence[str], *rows: Sequence[str]) -> str:
-    """A table of plain cells, aligned to the left: PrettyTable takes five times as long for the same text."""
+    """Return a table of plain cells, aligned to the left: PrettyTable takes five times as long for the same text."""
     widths = [max(map(len, column)) for column in zip(heads, *rows)]
     edge = f"+{'+'.join('-' * (width + 2) for width in widths)}+"
     form = f"| {' | '.join(f'%-{width}s' for width in widths)} |"
@@ -64,14 +64,15 @@ def _plain(heads: Sequence[str], *rows: Sequence[str]) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
-    """Rows without lines around them, two blanks between columns; the columns `right` are aligned to the right."""
+    """Return rows without lines around them, two blanks between columns; the columns `right` are aligned to the
+    right."""
     widths = [max(map(len, column)) for column in zip(*rows)]
     return "\n".join("  ".join(cell.rjust(width) if at in right else cell.ljust(width)
                                for at, (cell, width) in enumerate(zip(row, widths))).rstrip() for row in rows)
 
 
 def comma_separated(rows: Iterable[Iterable[Any]], comments: Iterable[str] = ()) -> str:
-    """Rows as CSV, the first are the heads; the comments are above them."""
+    """Return rows as CSV, the first row holds the heads; the comments are above them."""
     out = io.StringIO()
     out.writelines(f"# {comment}\n" for comment in comments)
     csv.writer(out, lineterminator="\n").writerows(rows)

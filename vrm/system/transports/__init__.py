@@ -1,1 +1,1 @@
-"""How vrm gets onto other nodes: a file for each transport."""
+"""Transports, which start programs on other nodes: a file for each."""

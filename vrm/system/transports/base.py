@@ -1,12 +1,13 @@
-"""How vrm gets onto other nodes: the interface that each transport has, and the registry of those that vrm knows.
+"""The interface of transports, which start programs on other nodes, and the registry of those that vrm knows.
 
-A transport has one thing to do: start vrm's runner (`vrm.live.runner`) on a node, or one on each of several, with a
-pipe to it and one back. Whatever runs there is started, signalled and waited for by the runner, which says what it used
-and how it ended; the end of the pipe is the loss of the node, and of all that runs there. (Where srun is killed, its
-programs go on for a while; the agent ends them before the job starts again.) So all transports behave alike:
-tests/live/spawn/test_transports.py asks the same of each.
+A transport does one thing: it starts vrm's runner (`vrm.live.runner`) on a node, or one runner on each of several
+nodes, with a pipe to it and one back. The runner starts, signals and waits for everything that runs there, and reports
+what it used and how it ended. The end of the pipe means that the node, and everything that runs there, is lost. (If
+srun is killed, its programs continue for a while; the agent ends them before the job starts again.) So all transports
+behave in the same way: tests/live/spawn/test_transports.py runs the same tests for each.
 
-Each is one file: `ssh.py` and `srun.py` here, those of extensions by entry points of the group `vrm.transports`.
+Each transport is one file: `ssh.py` and `srun.py` here, those of extensions through entry points of the group
+`vrm.transports`.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ Environment = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Transport:
-    """How a program is started on another node. `Hosts.Reach` names it.
+    """A way to start a program on another node. `Hosts.Reach` selects it by `name`.
 
-    `start` gives the words before the program's, from the node's name and the seconds in which it must answer. The
-    program has the standard input and output of this command, and ends when the input does.
+    `start` returns the words before the program's own, from the node's name and the seconds within which it must
+    answer. The program has the standard input and output of this command, and ends when the input does.
 
-    `group` gives the words that start the program once on each of several nodes, from these in a folded list, their
-    number and the seconds: all get the same input, and whole lines of up to 1,024 bytes come back from each. `own_name`
-    is the variable there with the node's name among those. When the program has ended on one node, the command goes on
-    and says so on standard error, as srun does: `error: NODE: task 0: ...`. Without a `group`, each node has a command
-    of its own.
+    `group` returns the words that start the program once on each of several nodes, from a folded list of the nodes,
+    their number and the seconds: all get the same input, and whole lines of up to 1,024 bytes come back from each.
+    `own_name` is the variable there that holds the node's name. If the program has ended on one node, the command
+    continues and reports that on standard error, as srun does: `error: NODE: task 0: ...`. Without a `group`, each
+    node has a command of its own.
 
-    `shell`: the program's words go as one word, through a shell on the node, as with ssh. `environment` makes the
-    environment of the command from vrm's own. `chosen` says whether `Reach: auto` takes this transport in an
-    environment; ssh is taken where none says so. `gpus` gives the words behind those of `start` or `group` for what is
-    to see so many GPUs.
+    `shell`: the program's words are passed as one word, through a shell on the node, as with ssh. `environment` makes
+    the environment of the command from vrm's own. `chosen` returns whether `Reach: auto` takes this transport in an
+    environment; ssh is taken if no transport returns True. `gpus` returns the words to add after those of `start` or
+    `group` for a program that may use this number of GPUs.
     """
 
     name: str
@@ -52,7 +53,7 @@ _REGISTERED: dict[str, Transport] = {}
 
 
 def register(transport: Transport) -> Transport:
-    """Enter a transport; a name that is taken is a ValueError."""
+    """Register a transport; raises ValueError if its name is taken."""
     if transport.name in _REGISTERED:
         raise ValueError(f"the transport {transport.name} is registered already")
     _REGISTERED[transport.name] = transport
@@ -60,7 +61,8 @@ def register(transport: Transport) -> Transport:
 
 
 def transports() -> dict[str, Transport]:
-    """The known ones by name, in the order in which `Reach: auto` asks them: those of extensions, then vrm's."""
+    """Return the known transports by name, in the order in which `Reach: auto` tries them: those of extensions, then
+    vrm's."""
     from vrm.system.transports import srun, ssh
 
     if "ssh" not in _REGISTERED:
@@ -71,7 +73,7 @@ def transports() -> dict[str, Transport]:
 
 
 def choose(reach: str, env: Environment) -> str:
-    """The name of the transport to take, where `Hosts.Reach` is this word."""
+    """Return the name of the transport to use for this value of `Hosts.Reach`."""
     if reach != "auto":
         return reach
     return next((name for name, transport in transports().items() if transport.chosen(env)), "ssh")

@@ -1,4 +1,4 @@
-"""ssh: a connection to each node."""
+"""The transport ssh: one connection to each node."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from vrm.system.transports.base import Transport
 
 COMMAND = ("ssh", "-T", "-x", "-a", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes",
            "-o", "ControlMaster=no")
-"""OpenSSH's client, as the user has configured it, but never asking and never staying behind."""
+"""OpenSSH's client with the user's configuration, but it never asks questions and leaves no process behind."""
 
 SSH = Transport("ssh", lambda host, timeout: (  # noqa: S604  (a field of Transport)
     *COMMAND, "-o", f"ConnectTimeout={max(1, round(timeout))}", host), shell=True)

@@ -16,7 +16,7 @@ import pytest
 
 from conftest import Site, descendants, wait_until
 from vrm.config.schema import Settings, load
-from vrm.ext.forecast.live.beside import Beside
+from vrm.ext.forecast.live.process import ForecastProcess
 from vrm.ext.forecast.live.forecaster import RESTARTS, Forecaster
 from vrm.model import Cluster, Job
 from vrm.results import forecast as forecasts
@@ -30,7 +30,7 @@ from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_poli
 
 def beside(manager: Any) -> list[psutil.Process]:
     """The processes that forecast for a manager."""
-    return descendants(manager.pid, "vrm.ext.forecast.live.beside")
+    return descendants(manager.pid, "vrm.ext.forecast.live.process")
 
 
 @pytest.mark.mpi
@@ -167,7 +167,7 @@ def begin(run: RunDirectory, tmp_path: Path, jobs: int) -> Settings:
 
 def test_it_forecasts_when_something_has_happened_or_time_has_passed(run: RunDirectory,
                                                                      tmp_path: Path) -> None:
-    made = Beside(begin(run, tmp_path, 3))
+    made = ForecastProcess(begin(run, tmp_path, 3))
     told = ManagerReport("running", time=5.0)
     assert made.look(told)
     assert {job["id"]: job["start"] for job in forecasts.read(made.path)["jobs"]}[0] == 5.0
@@ -178,7 +178,7 @@ def test_it_forecasts_when_something_has_happened_or_time_has_passed(run: RunDir
 
 
 def test_the_first_forecast_of_each_job_is_kept(run: RunDirectory, tmp_path: Path) -> None:
-    made = Beside(begin(run, tmp_path, 3))
+    made = ForecastProcess(begin(run, tmp_path, 3))
     for seconds in (5.0, 30.0):
         assert made.look(ManagerReport("running", time=seconds))
     kept = [json.loads(line) for line in run.forecasts.read_text().splitlines()]
@@ -190,8 +190,8 @@ def test_the_first_forecast_of_each_job_is_kept(run: RunDirectory, tmp_path: Pat
 
 def test_of_a_long_queue_it_forecasts_the_first_jobs(run: RunDirectory, tmp_path: Path,
                                                      monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vrm.ext.forecast.live.beside.MOST", 7)
-    made = Beside(begin(run, tmp_path, 40))
+    monkeypatch.setattr("vrm.ext.forecast.live.process.MOST", 7)
+    made = ForecastProcess(begin(run, tmp_path, 40))
     made.look(ManagerReport("running", time=5.0))
     assert sorted(job["id"] for job in forecasts.read(made.path)["jobs"]) == list(range(7))
     assert os.listdir(run.directory).count("forecast.json") == 1

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from support.executor import Managed, root  # noqa: F401
 
-from vrm.ext.learning.health.found import QUARANTINED
+from vrm.ext.learning.health.findings import QUARANTINED
 from vrm.ext.learning.health import part as part_module
 from vrm.ext.learning.health.part import NodeHealth
-from vrm.ext.learning.health.probing import PROBE, Probed
+from vrm.ext.learning.health.probes import PROBE, ProbeFinished
 from vrm.ext.learning.health.report import cleared, known, text
 from vrm.ext.learning.store import LearnedStore
-from vrm.live.manager.part_packages import give_events
-from vrm.live.manager.takeover import takeup
-from vrm.live.nodes.nodewatch import Down, Unsure, Up
-from vrm.live.nodes.outcomes import AgentOrder
+from vrm.live.manager.part_packages import restore_events
+from vrm.live.manager.takeover import earlier_run
+from vrm.live.nodes.node_watch import NodeWentDown, NodeUncertain, NodeCameBack
+from vrm.live.nodes.agent_events import AgentOrder
 from vrm.report.tables import state_json, state_table
 from vrm.results import state
 from vrm.workload.grammar import parse_line
@@ -48,7 +48,7 @@ class Nodes4(Managed):
         def ordered(what: AgentOrder, job_id: int, hosts: Any) -> set[str]:
             if what is PROBE:
                 self.asked += hosts
-                self.agents.says += (Probed(host, 100.0 * self.probes[host], 1e9, 1, "") for host in hosts)
+                self.agents.says += (ProbeFinished(host, 100.0 * self.probes[host], 1e9, 1, "") for host in hosts)
             return order(what, job_id, hosts)
 
         self.agents.order = ordered  # type: ignore[method-assign]
@@ -196,9 +196,9 @@ def test_the_next_manager_of_the_run_goes_on_with_it(root: Path) -> None:
     assert managed.live.drained
     managed.live.journal.sync()  # and it is killed
     (root / "store").unlink()
-    past = takeup.past_of(managed.run, False, managed.live.tell, managed.live.new_state)
+    past = earlier_run.read_earlier_run(managed.run, False, managed.live.tell, managed.live.new_state)
     following = Nodes4(root / "next", 8, now=end + 5)
-    give_events(following.manager.parts, past, managed.run.journal)
+    restore_events(following.manager.parts, past, managed.run.journal)
     with selectors.DefaultSelector() as selector:
         following.health.begin(selector)
     assert following.health.records["n2"].state == QUARANTINED and following.of("slow in an earlier run: ")
@@ -223,7 +223,7 @@ def test_a_job_that_needs_the_node_has_it(root: Path) -> None:
 def test_a_node_that_answers_again_stays_drained(root: Path) -> None:
     managed = Nodes4(root, 0)
     managed.manager.nodes.drain(2, "a test")
-    managed.agents.says += [Unsure(2, "it is silent"), Up(2)]
+    managed.agents.says += [NodeUncertain(2, "it is silent"), NodeCameBack(2)]
     managed.turn(NOW + 1)
     assert not managed.live.cluster.up >> 2 & 1
     managed.manager.nodes.resume_node(2)
@@ -241,7 +241,7 @@ def test_a_node_that_is_lost_while_it_is_probed(root: Path) -> None:
     now = managed.play(slow("n2", 0.8), jobs=20)
     checked = {node for node, why in managed.live.drained.items() if why == "vrm checks its speed"}
     assert checked
-    managed.agents.says += [Down(node, "gone") for node in checked]
+    managed.agents.says += [NodeWentDown(node, "gone") for node in checked]
     managed.agents.down |= checked
     managed.turn(now + 1)
     assert not checked & {*managed.live.drained}

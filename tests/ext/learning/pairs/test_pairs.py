@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from support.executor import Managed, root  # noqa: F401
 
-from vrm.ext.learning.observed import LearnedJob
-from vrm.ext.learning.pairs.company import ALONE, CoRun, co_runs
+from vrm.ext.learning.learned_jobs import LearnedJob
+from vrm.ext.learning.pairs.co_runs import ALONE, CoRun, co_runs
 from vrm.ext.learning.pairs.heatmap import GUESSED, LEARNED, LearnedHeatmap, learned, speedups_of
 from vrm.ext.learning.pairs.model import PairModel
 from vrm.ext.learning.part import LearningPart
@@ -166,7 +166,7 @@ def _pair_jobs() -> list[LearnedJob]:
 def test_the_order_of_partners_follows_what_was_learned() -> None:
     heatmap = LearnedHeatmap([])
     assert heatmap.rank("a.A.x", "b.A.x") == heatmap.rank("a.A.x", "c.A.x") and heatmap.missing(["a.A.x"]) == []
-    heatmap.take(heatmap.relearned(_pair_jobs()))
+    heatmap.take(heatmap.learn_again(_pair_jobs()))
     assert heatmap.rank("a.A.x", "c.A.x") < heatmap.rank("a.A.x", "b.A.x") and heatmap.jobs == 30
     assert heatmap.throughput is not None
     one, two = (heatmap.throughput.of("a.A.x", 4, other, 4) for other in ("b.A.x", "c.A.x"))
@@ -175,7 +175,7 @@ def test_the_order_of_partners_follows_what_was_learned() -> None:
 
 def test_which_pairs_are_refused_stays_as_it_was_at_the_begin() -> None:
     late, early = LearnedHeatmap([], 1.9), LearnedHeatmap(_pair_jobs(), 1.9)
-    late.take(late.relearned(_pair_jobs()))
+    late.take(late.learn_again(_pair_jobs()))
     assert not late.refuses("a.A.x", 4, "b.A.x", 4) and late.refused == []
     assert early.refuses("a.A.x", 4, "b.A.x", 4) and ("a.A.4", "b.A.4") in early.refused
 

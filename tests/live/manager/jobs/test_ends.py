@@ -9,7 +9,7 @@ import pytest
 
 from support.executor import Managed, OtherSession, asked, other, root, states  # noqa: F401
 from vrm.live.nodes.agents import Agents
-from vrm.live.nodes.nodewatch import NodeWatch
+from vrm.live.nodes.node_watch import NodeWatch
 from vrm.live.spawn.messages import Ended, Started, SupervisorLost
 from vrm.live.spawn.records import ExitStatus
 from vrm.model import JobState
@@ -124,7 +124,7 @@ def test_nothing_of_a_start_goes_while_the_journal_does_not_say_that_the_job_wai
     with monkeypatch.context() as full:
         full.setattr(managed.live, "synced", lambda: False)
         managed.manager.ends.ended(managed.live.running[0], None, JobState.CANCELLED, "requeued by its user")
-        managed.manager.ends.wait_again(managed.state.entry(0).job, "requeued by its user")
+        managed.manager.ends.requeue_job(managed.state.entry(0).job, "requeued by its user")
         assert all(path.exists() for path in files)
         managed.manager.ends.clear(0)
         assert not released

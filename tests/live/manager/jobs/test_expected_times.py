@@ -16,7 +16,7 @@ from vrm.model import Job
 from vrm.results.job_columns import HEADER
 from vrm.results.jobs import JobRow, JobWriter, read_jobs
 from vrm.run.journal import files as journal
-from vrm.run.journal.past import replay
+from vrm.run.journal.history import replay
 from vrm.api import Machine, Recording, Rules, Submission, simulate
 
 WORK = 'echo "$VRM_JOB_ID" >> "$(dirname "$0")/log"\nexec sleep "$1"\n'

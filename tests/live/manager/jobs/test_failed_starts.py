@@ -14,7 +14,7 @@ from support.lending_site import KILLED, events
 from vrm.live.launch.openmpi import OpenMPI
 from vrm.model import Job, JobState
 from vrm.model.job import Details
-from vrm.run.again import LOSSES, waits_again
+from vrm.run.requeue import LOSSES, requeue_reason
 from vrm.run.entry import Entry
 
 @pytest.fixture(params=mpiruns())
@@ -65,9 +65,9 @@ def test_a_killed_manager_leaves_the_next_try_to_the_next_one(wrapped: Site, eve
 
 def test_sbatch_no_requeue_does_not_mean_such_a_start() -> None:
     entry = Entry(Job(0, "job.x", 1, 9.0), Details(more={"requeue": "no"}))
-    assert waits_again(entry, JobState.FAILED, "why", "unstarted", False) == ("it was not started: why", False)
+    assert requeue_reason(entry, JobState.FAILED, "why", "unstarted", False) == ("it was not started: why", False)
     entry.losses = LOSSES
-    assert waits_again(entry, JobState.FAILED, "why", "unstarted", True) == ("", False)
+    assert requeue_reason(entry, JobState.FAILED, "why", "unstarted", True) == ("", False)
 
 
 @pytest.mark.parametrize("code, errors, output, why", [

@@ -29,9 +29,9 @@ from vrm.model import Node
 from vrm.model.amounts import GPU, MEMORY
 from vrm.model.machine import Machine
 from vrm.results.jobs import JobRow, read_jobs
-from vrm.results.places import parse_cores
+from vrm.results.placement_text import parse_cores
 from vrm.run.journal import files as journal
-from vrm.run.journal.past import replay
+from vrm.run.journal.history import replay
 from vrm.api import Recording, Rules, Submission, simulate
 
 ORDERS = ("first-fit", "best-fit", "balanced", "weighted", "hybrid", "priority-weighted")

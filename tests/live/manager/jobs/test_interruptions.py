@@ -17,8 +17,8 @@ from support.executor import Managed
 from vrm.live.batch.allocation import batch_job, kill_delay
 from vrm.ext.sites.pbs import parse_qstat
 from vrm.live.manager.jobs.verdict import HOLD, verdict
-from vrm.live.nodes.nodewatch import Down, Up
-from vrm.run.again import LOSSES
+from vrm.live.nodes.node_watch import NodeWentDown, NodeCameBack
+from vrm.run.requeue import LOSSES
 from vrm.live.spawn.records import ExitStatus
 from vrm.model import JobState
 
@@ -212,7 +212,7 @@ def test_a_verdict_is_held_until_a_lost_node_is_known(tmp_path: Path) -> None:
     ends = managed.manager.ends
     ends.look(1.0 + 0.9 * HOLD, False)
     assert ends.held
-    managed.agents.says.append(Down(0, "it is off"))
+    managed.agents.says.append(NodeWentDown(0, "it is off"))
     managed.manager.nodes.look(1.0 + HOLD, False)
     assert not ends.held and managed.state.waiting == 1  # without a retry
     assert managed.state.book.entries[0].tries == 0
@@ -223,11 +223,11 @@ def test_a_job_that_takes_nodes_down_does_not_do_so_for_ever(tmp_path: Path) -> 
     managed = one_job(tmp_path / "run")
     for number in range(LOSSES + 1):
         running, = managed.live.running.values()
-        managed.agents.says.append(Down(0, "it is off"))
+        managed.agents.says.append(NodeWentDown(0, "it is off"))
         managed.manager.nodes.look(float(number), False)
         assert running.intent == "node" and running.why == "node n0 is down"
         managed.end(0, float(number), code=3)
-        managed.agents.says.append(Up(0))
+        managed.agents.says.append(NodeCameBack(0))
         managed.manager.nodes.look(float(number), False)
         if number < LOSSES:
             assert managed.state.waiting == 1

@@ -15,7 +15,7 @@ import pytest
 from conftest import Site, wait_until
 from vrm.results.job_columns import HEADER, SIMULATED
 from vrm.model.quantities import numbers
-from vrm.workload.following import QueueFollower
+from vrm.workload.queue_follower import QueueFollower
 
 LOG = 'echo "$VRM_JOB_ID $*" >> "$(dirname "$0")/log"\n'
 WAIT = LOG + 'while [ ! -e "$0.go" ]; do sleep 0.02; done\n'

@@ -15,7 +15,7 @@ from conftest import Site, wait_until
 from vrm.model import Node
 from vrm.results.jobs import JobRow, read_jobs
 from vrm.run.journal import files as journal
-from vrm.run.journal.past import replay
+from vrm.run.journal.history import replay
 from vrm.api import Machine, Recording, Rules, Submission, simulate
 
 QUEUES = {"debug": {"Priority": 5, "MaxRunning": 1}, "small": {"Nodes": "n0", "CoresPerNode": 2},

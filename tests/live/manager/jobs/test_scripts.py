@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from conftest import Site, mpirun_environment, mpiruns, wait_until
-from vrm.live.launch.script import Scripts
+from vrm.live.launch.script import ScriptLauncher
 from vrm.model.forms.hosts import fold_hosts
 from vrm.model.quantities import repeated
-from vrm.live.manager.surroundings import environment
+from vrm.live.manager.job_environment import environment
 from vrm.model import Cluster, RankSlot
 from vrm.model.quantities import numbers
 from vrm.ext.steps.records import read_steps
@@ -155,7 +155,7 @@ def test_a_path_needs_the_configurations_word(site: Site) -> None:
 def test_variables_of_a_batch_system_are_not_for_scripts() -> None:
     nodes = Cluster.regular(2, 1, 2).nodes
     base = {"SLURM_JOB_ID": "7", "PBS_NODEFILE": "/x", "HOME": "/home/user", "NSLOTS": "3"}
-    launcher = Scripts(base, {"SLURM_CPU_BIND": "none"}, {}, emulated=True)
+    launcher = ScriptLauncher(base, {"SLURM_CPU_BIND": "none"}, {}, emulated=True)
     slots = [RankSlot(rank, rank // 2, 0, (rank % 2,)) for rank in range(3)]
     launch = launcher.command(3, "/x/run.sh", slots, nodes, "/r/run.sh.3.rf", ("a b",), {"PBS_O_MINE": "1"})
     env: dict[str, str] = dict(launch.env)
@@ -174,7 +174,7 @@ def test_variables_of_a_batch_system_are_not_for_scripts() -> None:
 def test_an_exclusive_script_has_all_cores_of_its_nodes() -> None:
     nodes = Cluster.regular(2, 2, 2).nodes
     slots = [RankSlot(rank, rank // 2, 0, (rank % 2,)) for rank in range(3)]
-    launch = Scripts({}, {}, {}, emulated=True).command(3, "/x/run.sh", slots, nodes, "/r/run.sh.3.rf", alone=True)
+    launch = ScriptLauncher({}, {}, {}, emulated=True).command(3, "/x/run.sh", slots, nodes, "/r/run.sh.3.rf", alone=True)
     assert [launch.env[name] for name in (
         "SLURM_NTASKS", "SLURM_TASKS_PER_NODE", "SLURM_CPUS_PER_TASK", "SLURM_JOB_CPUS_PER_NODE", "SLURM_CPUS_ON_NODE",
         "OMP_NUM_THREADS", "VRM_NTASKS")] == ["3", "2,1", "1", "4(x2)", "4", "2", "3"]

@@ -9,7 +9,7 @@ import pytest
 
 from conftest import mpirun_environment, mpiruns
 from vrm.live.launch.openmpi import find_mpirun
-from vrm.live.manager.records.lastwords import last_line
+from vrm.live.manager.records.last_lines import last_line
 
 FRAME = "-" * 74 + "\n"
 

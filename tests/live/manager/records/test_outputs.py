@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from conftest import Site, mpiruns, wait_until
-from vrm.live.manager.records.lastwords import no_space
+from vrm.live.manager.records.last_lines import no_space
 from vrm.live.nodes.topology import read_topology
 
 SPEAKS = """printf 'out %s\\nno end' "$1"

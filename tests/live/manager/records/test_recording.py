@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 import pytest
 from support.executor import Managed, asked, root  # noqa: F401
-from vrm.ext.slurm.calls.door import Door
+from vrm.ext.slurm.calls.server import SocketServer
 from vrm.live.manager.liverun import RETRY
 from vrm.live.manager.records import records
 from vrm.live.manager.records.recording import RecordWriting
@@ -19,7 +19,7 @@ def test_ends_are_recorded_when_no_call_is_likely_to_come(root: Path, monkeypatc
     recording = managed.live.part(RecordWriting)
     managed.start(1.0)
     managed.end(0, 2.0)
-    managed.live.part(Door).next_call = 3.0
+    managed.live.part(SocketServer).call_expected_until = 3.0
     recording.tidy(2.0)
     assert recording.busy() and recording.deadline(2.0) == 3.0, "its sync serves the end, too"
     managed.live.now = 3.0

@@ -19,7 +19,7 @@ from conftest import Site, wait_until
 from vrm.live.batch.allocation import batch_job
 from vrm.live.launch.base import disconnected
 from vrm.live.manager.takeover import recovery
-from vrm.live.manager.takeover.recovery import Place, look
+from vrm.live.manager.takeover.recovery import ManagerPlace, look
 from vrm.live.spawn.records import Marker
 from vrm.model import Cluster, Job, Node
 from vrm.run.journal.codec import moved
@@ -73,7 +73,7 @@ def mark(run: RunDirectory, status: Any = None, **facts: Any) -> None:
 ])
 def test_what_a_marker_tells(run: RunDirectory, facts: dict, before: str, now: str,
                              what: str) -> None:
-    here = Place(os.uname().nodename, boot_id(), now)
+    here = ManagerPlace(os.uname().nodename, boot_id(), now)
     assert look(run, 1, {"allocation": before}, here).what == "unstarted"
     mark(run, **facts)
     assert look(run, 1, {"allocation": before}, here).what == what
@@ -95,13 +95,13 @@ def test_the_end_of_a_job_whose_supervisor_dies_while_somebody_looks_is_found(ru
         return False
     mark(run)
     monkeypatch.setattr(Marker, "alive", dies)
-    assert look(run, 1, {}, Place.here()).what == recovery.ENDED
+    assert look(run, 1, {}, ManagerPlace.here()).what == recovery.ENDED
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"id": 1}\n', "\0\0\0\n"])
 def test_a_damaged_marker_is_an_interrupted_job(run: RunDirectory, text: str) -> None:
     run.marker(1).write_text(text)
-    found = look(run, 1, {}, Place.here())
+    found = look(run, 1, {}, ManagerPlace.here())
     assert found.what == recovery.INTERRUPTED and str(run.marker(1)) in found.trouble
 
 
@@ -110,16 +110,16 @@ def test_what_a_dead_machine_left_of_another_job_is_not_that_of_this_one(
         run: RunDirectory, marked: int, ended: int) -> None:
     """A marker's file was that of an earlier job; its new text may not have come to the disk."""
     mark(run, {**STATUS, "id": ended}, id=marked, boot="before")
-    found = look(run, 1, {}, Place.here())
+    found = look(run, 1, {}, ManagerPlace.here())
     assert found.what == recovery.INTERRUPTED and found.status is None
     assert "job 7" in found.trouble
     os.replace(run.marker(1), run.status(1))
-    assert look(run, 1, {}, Place.here()).what == recovery.INTERRUPTED
+    assert look(run, 1, {}, ManagerPlace.here()).what == recovery.INTERRUPTED
 
 
 def test_what_a_dead_machine_brings_back_of_an_earlier_start_is_not_that_of_this_one(run: RunDirectory) -> None:
     """Its removal had not come to the disk; the host has begun anew before the job was started again."""
-    here = Place.here()
+    here = ManagerPlace.here()
     mark(run, STATUS, boot="before")
     os.replace(run.marker(1), run.status(1))
     for boot, what in ((here.boot, recovery.UNSTARTED), ("before", recovery.ENDED)):
@@ -132,7 +132,7 @@ def test_what_a_dead_machine_brings_back_of_an_earlier_start_is_not_that_of_this
 def test_what_came_back_of_an_earlier_start_in_the_same_boot_is_not_that_of_this_one(run: RunDirectory) -> None:
     """As a manager that has started a job twice leaves it, before its machine dies. By the clocks of the manager: its own
     began at 1000 when the machine was up for 50 seconds."""
-    here = Place.here()
+    here = ManagerPlace.here()
     under = {"host": here.host, "boot": "before", "time": 1000.0, "tick": 50.0}
     mark(run, {**STATUS, "tick": 57.5}, boot="before")  # it ended at 1007.5
     for name in (run.marker(1), run.status(1)):
@@ -148,7 +148,7 @@ def test_what_came_back_of_an_earlier_start_in_the_same_boot_is_not_that_of_this
 def test_a_marker_that_could_not_be_removed_is_not_that_of_the_next_start(
         run: RunDirectory, tick: float | None, start: float, what: str) -> None:
     """As a read-only disk leaves it. The supervisor of the try before is gone; vrm of old wrote no `tick`."""
-    here = Place.here()
+    here = ManagerPlace.here()
     mark(run, started=1, **({} if tick is None else {"tick": tick}))
     assert look(run, 1, {"host": here.host, "boot": here.boot, "time": 1000.0, "tick": 50.0}, here, start).what == what
 

@@ -1,1 +1,1 @@
-"""Commands that advise, a file each."""
+"""The commands that give advice, one file each."""

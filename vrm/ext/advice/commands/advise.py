@@ -1,4 +1,4 @@
-"""`vrm advise`: which rules would serve the jobs better."""
+"""`vrm advise`: reports which rules would serve the jobs better."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vrm.system.printing.output import boxed, show
 
 if TYPE_CHECKING:
     from vrm.ext.advice.advice import Advice, Choice
-    from vrm.ext.forecast.frozen import Frozen
+    from vrm.ext.forecast.frozen import FrozenRun
     from vrm.model.measured.heatmap import Heatmap
     from vrm.model.rules import Rules
 
@@ -24,7 +24,7 @@ REPLY_SECONDS = 10.0
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
-    """Add the command to the program's."""
+    """Add the command to the argument parser."""
     parser = command(
         commands, "advise", advise, "say which rules would serve the jobs better", [],
         "vrm advise\nvrm advise my.queue --nodes 8 --sockets 2 --cores 4 --history runs/before\n"
@@ -71,23 +71,24 @@ def _add_arguments(parser: Parser) -> None:
     add_choices(parser)
 
 
-class Case:
-    """What advice is about: a run, its rules, the heatmap, and whether speed-ups were measured."""
+class AdviceInput:
+    """The subject of advice: a run, its rules, and the heatmap."""
 
-    def __init__(self, frozen: Frozen, rules: Rules, heatmap: Heatmap | None) -> None:
+    def __init__(self, frozen: FrozenRun, rules: Rules, heatmap: Heatmap | None) -> None:
         self.frozen = frozen
         self.rules = rules
         self.heatmap = heatmap
 
 
 def advise(arguments: argparse.Namespace) -> int:
-    """Print advice, and apply it if that is asked; 0 done, 1 there is nothing to apply, 2 it cannot be."""
+    """Print advice, and apply it on request. Return 0, or 1 if there is nothing to apply. Raises CannotRun (exit status
+    2) if advice is not possible."""
     if arguments.sizes is not None:
         from vrm.ext.advice.commands.whatif import whatif
         arguments.nodes = arguments.sizes or arguments.nodes
         return whatif(arguments)
     from vrm.ext.advice import advice
-    from vrm.ext.forecast.sharing import processes_for
+    from vrm.ext.forecast.parallel import processes_for
     from vrm.scheduling.registry import PolicyError
 
     take_queue(arguments)
@@ -120,7 +121,7 @@ def advise(arguments: argparse.Namespace) -> int:
 
 
 def _waste(arguments: argparse.Namespace) -> list[str]:
-    """The programs of the run of the configuration whose jobs wasted most, a line each."""
+    """Return a line for each program whose jobs wasted most, in the run of the configuration."""
     from vrm.ext.learning.waste import by_program, use_of
     from vrm.results.job_columns import JobFileError
     from vrm.results.jobs import read_jobs
@@ -135,7 +136,7 @@ def _waste(arguments: argparse.Namespace) -> list[str]:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Refuse options that are not about what is asked, and names of objectives that do not exist."""
+    """Raise CannotRun for options that do not fit together, and for unknown objectives."""
     from vrm.ext.advice import advice
 
     wish = arguments.apply
@@ -149,7 +150,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _of_objective(found: Advice, objective: str) -> Advice:
-    """The advice for one objective only."""
+    """Return the advice for one objective only."""
     shown = tuple(each for each in found.choices if each.objective == objective)
     if not shown:
         raise CannotRun("the energy of these jobs is not known: measure programs, and name the file (Energy: "
@@ -158,15 +159,15 @@ def _of_objective(found: Advice, objective: str) -> Advice:
     return replace(found, choices=shown)
 
 
-# --------------------------------------------------------------------------------- what it is about
+# --------------------------------------------------------------------------- the run or queue
 
 _OF_A_QUEUE = ("machine", "nodes", "sockets", "cores", "heatmap", "calibrated", "history", "energy", "walltime")
-"""Options that only a QUEUE has a use for, besides the keys of `Rules`."""
+"""Options that are only for a QUEUE, besides the keys of `Rules`."""
 
 
 def load_named(arguments: argparse.Namespace) -> None:
-    """Load the files of the user's own policies that are to be compared: from this directory, or about a
-    run from that of its configuration. CannotRun for orders and backfillings that there are not."""
+    """Load the files of the user's own policies to compare: from the working directory, or from the directory of a
+    run's configuration. Raises CannotRun for unknown orders and backfillings."""
     from vrm.commands.simulate import own
     from vrm.scheduling import PolicyError, make_backfilling, make_ordering
 
@@ -189,7 +190,8 @@ def load_named(arguments: argparse.Namespace) -> None:
 
 
 def take_queue(arguments: argparse.Namespace) -> None:
-    """Before the first run of a configuration and when a run is finished: its queue file, if no other is named."""
+    """Set the queue to the configuration's queue file, if no queue is named and the run has not begun or is
+    finished."""
     from vrm.run.rundir import RunDirectory
 
     config = getattr(arguments, "config", default_config())
@@ -204,18 +206,19 @@ def take_queue(arguments: argparse.Namespace) -> None:
 
 
 def _finished(journal: Path) -> bool:
-    """Whether the run that wrote this journal has ended."""
+    """Return whether the run that wrote this journal has ended."""
     from vrm.run.journal import files as journals
-    from vrm.run.journal.past import replay
+    from vrm.run.journal.history import replay
 
     try:
         return replay(journals.records(journal)).finished
     except ValueError:
-        return False  # the manager says what is wrong with it
+        return False  # the manager reports what is wrong with it
 
 
 def _shape(file: Path) -> tuple[int | None, int | None, int | None]:
-    """Nodes, sockets and cores of the finished run of a state file, else of this machine; None where nodes differ."""
+    """Return the number of nodes, of sockets per node and of cores per socket: of the finished run of a state file,
+    otherwise of this machine. All None if the nodes differ."""
     from vrm.live.nodes.topology import TopologyError, read_topology
     from vrm.results.state import read
 
@@ -229,15 +232,15 @@ def _shape(file: Path) -> tuple[int | None, int | None, int | None]:
     return len(shapes), len(shapes[0]), shapes[0][0]
 
 
-def planned(arguments: argparse.Namespace) -> Case:
-    """A queue that has not begun."""
-    from vrm.ext.advice.planned import plan
+def planned(arguments: argparse.Namespace) -> AdviceInput:
+    """Return the case of a queue that has not begun."""
+    from vrm.ext.advice.planned_run import plan
     found = made(arguments, plan)
-    return Case(found.frozen, found.rules, found.heatmap)
+    return AdviceInput(found.frozen, found.rules, found.heatmap)
 
 
 def made(arguments: argparse.Namespace, make: Any) -> Any:
-    """Make something of the choices of the command line; CannotRun for what is wrong with them."""
+    """Call `make` with the options of the command line. Raises CannotRun if they are wrong."""
     from vrm.commands.simulate import choices
 
     try:
@@ -252,15 +255,15 @@ def made(arguments: argparse.Namespace, make: Any) -> Any:
 
 
 def earlier(arguments: argparse.Namespace) -> list[Path]:
-    """The jobs.csv that the run of a configuration has left, where one is named."""
+    """Return the jobs.csv of the run of a configuration, if one is named."""
     if getattr(arguments, "config", None) is None:
         return []
     file = run_of(arguments).jobs
     return [file] if file.exists() else []
 
 
-def running(arguments: argparse.Namespace) -> Case:
-    """The run of the configuration, with or without a manager."""
+def running(arguments: argparse.Namespace) -> AdviceInput:
+    """Return the case of the configuration's run, with or without a manager."""
     from vrm.ext.forecast.files import RunFiles
     from vrm.model.rules import KEYS
 
@@ -273,11 +276,11 @@ def running(arguments: argparse.Namespace) -> Case:
     files.read_new()
     os.nice(10)  # jobs may run on these cores
     frozen = files.frozen(files.told())
-    return Case(frozen, as_it_is(files.rules), frozen.run.scheduler.policy.heatmap)
+    return AdviceInput(frozen, as_it_is(files.rules), frozen.run.scheduler.policy.heatmap)
 
 
 def as_it_is(rules: Rules) -> Rules:
-    """The rules by which jobs are started: `advised` that has not chosen yet is FCFS."""
+    """Return the rules by which jobs are started: `advised` without a choice yet is FCFS."""
     from vrm.scheduling.orderings.ordering import ADVISED
     return replace(rules, algorithm="FCFS") if rules.algorithm.lower() == ADVISED else rules
 
@@ -285,7 +288,7 @@ def as_it_is(rules: Rules) -> Rules:
 # ------------------------------------------------------------------------------------------- apply
 
 def apply(arguments: argparse.Namespace, found: Advice) -> int:
-    """Change the rules of the running manager; 0 done, 1 not."""
+    """Change the rules of the running manager; return 0 if that was done, otherwise 1."""
     from vrm.commands.job import ask
     from vrm.ext.advice.advice import reason
 
@@ -309,7 +312,7 @@ def apply(arguments: argparse.Namespace, found: Advice) -> int:
 # -------------------------------------------------------------------------------------------- text
 
 def text(found: Advice, every: bool) -> str:
-    """Advice for people."""
+    """Return the advice as text."""
     from vrm.ext.advice.advice import OBJECTIVES
 
     rows = []
@@ -336,7 +339,7 @@ def _head(found: Advice) -> str:
 
 
 def spread_text(objective: str, spread: Any) -> str:
-    """P50 and range, with the unit."""
+    """Return P50 and the range, with the unit."""
     from vrm.ext.advice.advice import OBJECTIVES
     from vrm.results.names import digits, unit_of
 
@@ -354,7 +357,7 @@ def spread_text(objective: str, spread: Any) -> str:
 
 
 def _today(choice: Choice) -> str:
-    """How today's rules are against the best."""
+    """Return how today's rules compare with the best."""
     if choice.best == 0:
         return "are these"
     if choice.regret <= 0.02:
@@ -366,20 +369,20 @@ def _today(choice: Choice) -> str:
 
 
 def changes(price: dict[str, float]) -> list[str]:
-    """What becomes of objectives: `makespan +9 %`."""
+    """Return texts on the changes of objectives, such as `makespan +9 %`."""
     from vrm.ext.advice.advice import OBJECTIVES
     said: list[tuple[str, float]] = [(OBJECTIVES[name].words, value) for name, value in price.items()]
     return [f"{words} {'more than 0' if value == math.inf else change(value)}" for words, value in said]
 
 
 def change(value: float) -> str:
-    """`+40 %`; of three times as much and more `4.7 times`."""
+    """Return a change as `+40 %`, or as `4.7 times` from three times on."""
     percent = round(100 * value)
     return f"{value + 1:.1f} times" if value >= 2 else f"{percent:+d} %" if percent else "the same"
 
 
 def _price(found: Advice, choice: Choice) -> str:
-    """What the best for an objective costs."""
+    """Return a line on how the best rules for an objective change all objectives."""
     from vrm.ext.advice.advice import OBJECTIVES
     if not choice.change:
         return ""
@@ -390,7 +393,7 @@ def _price(found: Advice, choice: Choice) -> str:
 
 
 def against_today(found: Advice, choice: Choice) -> float:
-    """What the best gives of its own objective, against today's rules."""
+    """Return the change of the choice's own objective against today's rules."""
     from vrm.ext.advice.advice import against
     best, today = (found.combinations[at].gives[choice.objective].mean for at in (choice.best, 0))
     return against(best, today)

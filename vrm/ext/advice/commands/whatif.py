@@ -1,4 +1,4 @@
-"""`vrm whatif`: how large an allocation to ask for."""
+"""`vrm whatif`: reports how large an allocation to request."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from vrm.commands.shared import CannotRun, count, counts, default_config, second
 from vrm.system.printing.output import boxed, show
 
 if TYPE_CHECKING:
-    from vrm.ext.forecast.frozen import Frozen
+    from vrm.ext.forecast.frozen import FrozenRun
     from vrm.ext.advice.whatif import WhatIf
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
-    """Add the command to the program's."""
+    """Add the command to the argument parser."""
     parser = command(
         commands, "whatif", whatif, "say how large an allocation to ask for", [],
         "vrm whatif my.queue --nodes 4,8,16 --cores 16 --walltime 2h --history runs/before\n"
@@ -44,9 +44,9 @@ def _add_arguments(parser: Parser) -> None:
 
 
 def whatif(arguments: argparse.Namespace) -> int:
-    """Print what each size does; 0."""
+    """Print the result for each size; return 0."""
     from vrm.ext.advice import advice
-    from vrm.ext.forecast.sharing import processes_for
+    from vrm.ext.forecast.parallel import processes_for
     from vrm.ext.advice.commands.advise import take_queue
     from vrm.ext.advice.whatif import what_if
 
@@ -65,7 +65,8 @@ def whatif(arguments: argparse.Namespace) -> int:
 
 
 def _around(arguments: argparse.Namespace) -> tuple[int, ...]:
-    """Half as many nodes as there are now, as many, and twice as many. CannotRun where that is not known."""
+    """Return half the present number of nodes, that number, and twice that number. Raises CannotRun if it is not
+    known."""
     from vrm.results.state import read
 
     today = arguments.nodes
@@ -80,10 +81,10 @@ def _around(arguments: argparse.Namespace) -> tuple[int, ...]:
     return tuple(sorted({max(1, today // 2), today, 2 * today}))
 
 
-def queues_of(arguments: argparse.Namespace) -> list[Frozen]:
-    """The queue on machines of each size."""
+def queues_of(arguments: argparse.Namespace) -> list[FrozenRun]:
+    """Return the queue on machines of each size."""
     from vrm.ext.advice.commands.advise import made
-    from vrm.ext.advice.planned import plan
+    from vrm.ext.advice.planned_run import plan
 
     sizes, arguments.nodes = arguments.nodes, None
     if arguments.machine is not None:
@@ -96,8 +97,8 @@ def queues_of(arguments: argparse.Namespace) -> list[Frozen]:
     return found
 
 
-def waiting_of(arguments: argparse.Namespace) -> list[Frozen]:
-    """The jobs that wait, on nodes as those of the run, in a new allocation."""
+def waiting_of(arguments: argparse.Namespace) -> list[FrozenRun]:
+    """Return the waiting jobs in a new allocation of each size, with nodes like those of the run."""
     from vrm.ext.advice.commands.advise import running
     from vrm.ext.forecast.frozen import of_jobs
     from vrm.model.cluster import Cluster
@@ -122,7 +123,7 @@ def waiting_of(arguments: argparse.Namespace) -> list[Frozen]:
 
 
 def text(found: WhatIf) -> str:
-    """The sizes for people."""
+    """Return the sizes as text."""
     from vrm.ext.advice.commands.advise import spread_text
     from vrm.results.names import digits, time_text
 

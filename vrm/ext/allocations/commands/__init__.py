@@ -1,1 +1,1 @@
-"""Its command."""
+"""The commands of the allocations extension, one file each."""

@@ -19,20 +19,20 @@ from vrm.system.printing.output import show
 if TYPE_CHECKING:
     from vrm.ext.allocations.compare import RequestForecast
     from vrm.ext.allocations.demand import Demand
-    from vrm.ext.allocations.shapes import Bounds
-    from vrm.ext.allocations.table import Typing
+    from vrm.ext.allocations.shapes import RequestLimits
+    from vrm.ext.allocations.table import CommandTemplate
     from vrm.ext.forecast.site.snapshot import Snapshot
     from vrm.model import Job
 
 UNSEEN = ("limits of users, accounts and qualities of service are not known: the site says so when it is asked",
           "memory, GPUs, licences and features are not looked at: all jobs are placed by nodes and cores")
-"""What no site shows, for people."""
+"""What no site shows, as text for users."""
 
 SOURCES = ("site", "slurm", "pbs", "squeue", "qstat")
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
-    """Add the command to the program's."""
+    """Add the command to the program's commands."""
     parser = command(
         commands, "plan", plan, "say which request to the batch system ends all jobs first", [],
         "vrm plan\nvrm plan my.queue --site --history runs/before\nvrm plan --submit",
@@ -62,7 +62,7 @@ def _add_arguments(parser: Parser) -> None:
     add("--cores-only", action="store_true", help="ask for the cores of nodes, not for nodes without other jobs")
     add("--all", action="store_true", help="show all requests that were tried")
     add("--json", action="store_true", help="print one JSON object")
-    add("--without", metavar="ID,ID", default="", help=argparse.SUPPRESS)  # jobs that wait, as if they did not
+    add("--without", metavar="ID,ID", default="", help=argparse.SUPPRESS)  # waiting jobs of the site that are left out
     add("--plot", metavar="FILE", help="draw the site's queue with the best request in it (.svg or .png)")
     add = parser.add_argument_group("the site").add_argument
     add_sources(add)
@@ -75,13 +75,13 @@ def _add_arguments(parser: Parser) -> None:
 
 
 def plan(arguments: argparse.Namespace) -> int:
-    """Print what each request gives; 0, or 1 where it could not be submitted."""
+    """Print the result of each request and submit a chosen one; return 0. Raises CannotRun if the site refuses it."""
     from vrm.ext.allocations import compare, shapes, table
     from vrm.ext.allocations.demand import demand
-    from vrm.ext.allocations.site import of_snapshot
-    from vrm.ext.advice.assumed import told
+    from vrm.ext.allocations.outer_site import of_snapshot
+    from vrm.ext.advice.assumed_draws import told
     from vrm.ext.forecast.commands.site_forecast import me
-    from vrm.ext.forecast.sharing import available
+    from vrm.ext.forecast.parallel import available
     from vrm.ext.forecast.site.snapshot import SnapshotError
 
     arguments.walltime = None
@@ -103,8 +103,9 @@ def plan(arguments: argparse.Namespace) -> int:
         raise CannotRun(f"no chain of up to {shapes.MOST_CHAIN} requests does all {wanted.jobs} jobs in time: give "
                         "more nodes (--nodes), or another partition")
     found = compare.compare(wanted.work, site, tried, limits.cores, available())
-    typing = table.Typing(system, *given, None if system == "slurm" and not arguments.cores_only else limits.cores,
-                          wanted.work.each)
+    typing = table.CommandTemplate(system, *given,
+                                   None if system == "slurm" and not arguments.cores_only else limits.cores,
+                                   wanted.work.each)
     drawn = told(next(iter(wanted.work.parts.values()))[0])
     said = (f"your jobs: draws {drawn}", *site.said, *UNSEEN)
     show(arguments.json, lambda: table.record(found, typing, limits, site.time, wanted.jobs, drawn, said),
@@ -116,8 +117,8 @@ def plan(arguments: argparse.Namespace) -> int:
     return _submit(arguments, found, typing) if arguments.submit else 0
 
 
-def _asked(arguments: argparse.Namespace) -> tuple[str, str, Snapshot, Bounds]:
-    """The site: its name, its batch system, its state, and what requests may be."""
+def _asked(arguments: argparse.Namespace) -> tuple[str, str, Snapshot, RequestLimits]:
+    """Return the site's name, its batch system, its state, and the limits of requests."""
     from vrm.ext.allocations.bounds import ask, bounds, read
     from vrm.ext.forecast.commands.site_forecast import snapshot_of, source_of
 
@@ -137,7 +138,7 @@ def _asked(arguments: argparse.Namespace) -> tuple[str, str, Snapshot, Bounds]:
 
 
 def _history(arguments: argparse.Namespace) -> list[tuple[Job, float]]:
-    """The jobs of the site that have ended, in order of submission."""
+    """Return the jobs of the site that have ended, in order of submission."""
     from vrm.model.rules import Rules
     from vrm.simulation.library import open_source
     from vrm.workload.swf import Selection
@@ -150,7 +151,8 @@ def _history(arguments: argparse.Namespace) -> list[tuple[Job, float]]:
         raise CannotRun(str(error)) from None
 
 
-def _head(name: str, snapshot: Snapshot, limits: Bounds, wanted: Demand, found: list[RequestForecast]) -> list[str]:
+def _head(name: str, snapshot: Snapshot, limits: RequestLimits, wanted: Demand,
+          found: list[RequestForecast]) -> list[str]:
     from vrm.model.quantities import said
     from vrm.run.reasons import clock
     running = sum(job.start is not None for job in snapshot.jobs)
@@ -162,9 +164,9 @@ def _head(name: str, snapshot: Snapshot, limits: Bounds, wanted: Demand, found: 
 
 
 def _deal(arguments: argparse.Namespace) -> list[str]:
-    """Write the parts of a queue; the files."""
+    """Write the parts of a queue; return the names of the files."""
     from vrm.ext.advice.commands.advise import take_queue
-    from vrm.ext.allocations.parts import deal, lines_of, write
+    from vrm.ext.allocations.queue_parts import deal, lines_of, write
 
     config = getattr(arguments, "config", default_config())
     take_queue(arguments)
@@ -187,9 +189,9 @@ def _deal(arguments: argparse.Namespace) -> list[str]:
     return written
 
 
-def _submit(arguments: argparse.Namespace, found: list[RequestForecast], typing: Typing) -> int:
-    """Ask for a request of the table; 0 done, 1 refused."""
-    from vrm.ext.allocations.parts import part_name
+def _submit(arguments: argparse.Namespace, found: list[RequestForecast], typing: CommandTemplate) -> int:
+    """Submit a request of the table; return 0. Raises CannotRun if the site refuses it."""
+    from vrm.ext.allocations.queue_parts import part_name
     if arguments.submit > len(found):
         raise CannotRun(f"--submit {arguments.submit}: the table has {len(found)} requests")
     shape = found[arguments.submit - 1].shape
@@ -206,7 +208,7 @@ def _submit(arguments: argparse.Namespace, found: list[RequestForecast], typing:
         words = typing.script(chain, name, file)
         if subprocess.run([sys.executable, "-m", "vrm", *words, "--submit"], check=False).returncode:
             for each in written if not number and not arguments.force else ():
-                Path(each).unlink()  # so that it can be tried again
+                Path(each).unlink()  # so that the command can be repeated
             rest = "; ".join(typing.lines(shape, number)[1:]) if number else ""
             raise CannotRun(f"the site has not taken the request; what it says is above. {number} of {len(parts)} "
                             f"chains are submitted{rest and f'; when it takes the others: {rest}'}")

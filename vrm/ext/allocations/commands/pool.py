@@ -1,4 +1,4 @@
-"""`vrm pool`: one queue over several allocations."""
+"""`vrm pool`: one queue for several allocations."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from vrm.ext.allocations.pool.lines import PoolLine
 
 MOST = 3
-"""Allocations at once, unless another number is asked for."""
+"""Greatest number of simultaneous allocations, unless another number is given."""
 
 CHOSEN = {"max_allocations": ("max_allocations",), "max_nodes": ("max_nodes",), "partition": ("partition",),
           "nodes": ("shape",), "account": ("account",), "cores": ("cores", "exclusive"), "directive": ("directives",),
           "history": ("history",), "site_history": ("site_history",)}
-"""Options of `start`, and what a pool keeps of them until they are given again."""
+"""Options of `start`, and the keys under which a pool keeps them until they are given again."""
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
-    """Add the command to the program's."""
+    """Add the command to the program's commands."""
     parser = command(
         commands, "pool", pool, "run one queue in several allocations", [],
         "vrm pool start my.queue --max-allocations 3\nvrm pool status\nvrm pool add more.queue\nvrm pool stop",
@@ -69,8 +69,8 @@ def _add_arguments(parser: Parser) -> None:
 
 
 def pool(arguments: argparse.Namespace) -> int:
-    """Do it; the exit status."""
-    from vrm.ext.allocations.parts import log_of
+    """Carry out the command; return the exit status."""
+    from vrm.ext.allocations.queue_parts import log_of
     from vrm.ext.allocations.pool.journal import PoolError, PoolJournal
 
     config = getattr(arguments, "config", default_config())
@@ -102,7 +102,8 @@ def _add(arguments: argparse.Namespace, journal: PoolJournal) -> int:
 
 
 def _start(arguments: argparse.Namespace, config: str | None, journal: PoolJournal) -> int:
-    """Begin a pool or continue it, and ask for allocations; 0, 1 where the batch system has refused one."""
+    """Begin a pool or continue it, and request allocations; return 0. Raises CannotRun if the batch system
+    refuses one."""
     from vrm.config.schema import load
     from vrm.ext.allocations.pool.lines import adding, lines_of
     from vrm.ext.allocations.pool.state import PoolState
@@ -129,7 +130,7 @@ def _start(arguments: argparse.Namespace, config: str | None, journal: PoolJourn
     options.update((key, value) for key, value in state.options.items() if key in kept)
     if options != state.options or state.stopped:
         journal.decide(lambda state: {"do": "start", "options": options})
-    _forget_dead(journal, options["system"])
+    _clean_up_dead(journal, options["system"])
     if not state.free:
         tell(f"no job of {len(state.lines)} waits"
              + (f" but for {len(state.later)} that wait for others" if state.later else "") + ": nothing to ask for")
@@ -142,21 +143,21 @@ def _start(arguments: argparse.Namespace, config: str | None, journal: PoolJourn
     return _ask(arguments, journal, more)
 
 
-def _forget_dead(journal: PoolJournal, system: str) -> None:
-    """Give back what allocations have that died, and forget requests that came to nothing. CannotRun where the batch
-    system hangs."""
+def _clean_up_dead(journal: PoolJournal, system: str) -> None:
+    """Give back the jobs of allocations that have died, and forget requests that gave no allocation. Raises
+    CannotRun if the batch system hangs."""
     from vrm.ext.allocations.pool.batch import BatchAnswers
-    from vrm.ext.allocations.pool.requests import forget_ended
+    from vrm.ext.allocations.pool.requests import record_ended_requests
     answers = BatchAnswers(system)
-    forget_ended(journal, answers)
-    for each in _dead(journal, answers):
+    record_ended_requests(journal, answers)
+    for each in _return_dead_jobs(journal, answers):
         tell(f"allocation {each} has died: the jobs that it had not done wait again")
     if answers.hangs:
         raise CannotRun("the batch system does not answer; try again later. The allocations of the pool continue")
 
 
 def _options(arguments: argparse.Namespace, config: str, settings: Any, journal: PoolJournal) -> dict[str, Any]:
-    """What requests are made of."""
+    """Return the options from which requests are made."""
     import shutil
 
     from vrm.ext.allocations.pool.batch import SYSTEMS
@@ -181,7 +182,7 @@ def _options(arguments: argparse.Namespace, config: str, settings: Any, journal:
 
 
 def _possible(settings: Any, arguments: argparse.Namespace, lines: Sequence[PoolLine]) -> None:
-    """CannotRun for jobs that allocations of -N and -t cannot run, as far as that is known here."""
+    """Raise CannotRun for jobs that allocations of -N and -t cannot run, as far as that is known here."""
     from vrm.ext.allocations.shapes import START_UP
     from vrm.workload.grammar import parse_line
     cores = arguments.cores or (
@@ -202,13 +203,13 @@ def _ask(arguments: argparse.Namespace, journal: PoolJournal, more: int) -> int:
     from vrm.ext.allocations.pool.journal import PoolError
     from vrm.ext.allocations.pool.planning import PoolPlan, enough, wished, work_of
     from vrm.ext.allocations.pool.requests import ask, cancel, take_back
-    from vrm.ext.allocations.pool.state import PoolWish
+    from vrm.ext.allocations.pool.state import PoolDemand
     from vrm.model.quantities import clock
 
     state = journal.state
     shape, jobs = state.options.get("shape"), sorted({*state.free, *state.later})
     if shape is not None:
-        wished(journal, PoolWish(more, shape[0], shape[1], work_of(state, jobs)))
+        wished(journal, PoolDemand(more, shape[0], shape[1], work_of(state, jobs)))
     else:
         try:
             wished(journal, PoolPlan(journal, jobs, more).wish())
@@ -240,9 +241,9 @@ def _ask(arguments: argparse.Namespace, journal: PoolJournal, more: int) -> int:
     return 0
 
 
-def _dead(journal: PoolJournal, answers: BatchAnswers) -> list[str]:
-    """Give the jobs of allocations that have died back to the pool; their names."""
-    from vrm.ext.allocations.pool.gone import ended_now
+def _return_dead_jobs(journal: PoolJournal, answers: BatchAnswers) -> list[str]:
+    """Give the jobs of allocations that have died back to the pool; return the names of these allocations."""
+    from vrm.ext.allocations.pool.dead_allocations import ended_now
     found = []
     state = journal.state
     for each in [each for each in state.allocations.values() if not each.ended]:
@@ -254,21 +255,21 @@ def _dead(journal: PoolJournal, answers: BatchAnswers) -> list[str]:
 
 
 def _gone(arguments: argparse.Namespace, journal: PoolJournal) -> int:
-    """Give back the jobs of an allocation of which somebody knows that no process is left; 0."""
-    from vrm.ext.allocations.pool import gone
+    """Give back the jobs of an allocation that the user knows to have no processes left; return 0."""
+    from vrm.ext.allocations.pool import dead_allocations
     name = arguments.queue
     if name is None or not journal.state.is_live(name):
         live = [each.name for each in journal.state.allocations.values() if not each.ended]
         if not live:
             raise CannotRun("no allocation of the pool runs: there is nothing to give back")
         raise CannotRun(f"which allocation? vrm pool gone NAME, one of: {', '.join(live)}")
-    back = gone.give_back(journal, name)
+    back = dead_allocations.give_back(journal, name)
     tell(f"{back} jobs of {name} wait again. `vrm pool start` asks for allocations if there are too few")
     return 0
 
 
 def _stop(arguments: argparse.Namespace, journal: PoolJournal) -> int:
-    """Nothing starts any more, and requests are taken back; 0."""
+    """Stop the pool: nothing starts any more, and requests are taken back. Returns 0."""
     from vrm.ext.allocations.pool.requests import cancel, take_back
     journal.decide(lambda state: {"do": "stop", "now": bool(arguments.now)})
     taken = take_back(journal)
@@ -280,9 +281,9 @@ def _stop(arguments: argparse.Namespace, journal: PoolJournal) -> int:
 
 
 def _work(arguments: argparse.Namespace, journal: PoolJournal) -> int:
-    """In an allocation: run jobs of the pool; 0, 2 where that cannot be."""
+    """Run jobs of the pool in this allocation; return 0, or another exit status if that is impossible."""
     from vrm import cli
-    from vrm.ext.allocations.parts import config_with
+    from vrm.ext.allocations.queue_parts import config_with
     from vrm.ext.allocations.pool.overview import MEMBER
     from vrm.live.batch.allocation import batch_job
     from vrm.live.batch.base import around
@@ -307,11 +308,11 @@ def _work(arguments: argparse.Namespace, journal: PoolJournal) -> int:
         raise CannotRun(f"cannot write {error.filename}: {error.strerror}; this allocation takes no jobs of the "
                         "pool") from None
     found = cli.main(["-c", str(file)])
-    return 0 if found == 1 else found  # jobs that fail are in `vrm pool status`
+    return 0 if found == 1 else found  # `vrm pool status` shows failed jobs
 
 
 def _status(arguments: argparse.Namespace, journal: PoolJournal) -> int:
-    """Print which allocations there are, and what has become of the jobs; 0."""
+    """Print the allocations and what has happened to the jobs; return 0."""
     from vrm.ext.allocations.pool.overview import of
     from vrm.system.printing.output import show
     found = of(journal, asks=True)

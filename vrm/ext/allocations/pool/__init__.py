@@ -1,1 +1,1 @@
-"""One queue over several allocations: managers that take jobs from one journal on the shared file system."""
+"""One queue for several allocations: their managers take jobs from one journal on the shared file system."""

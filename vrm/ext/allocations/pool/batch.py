@@ -1,4 +1,4 @@
-"""What a pool asks of a batch system: to submit a script, to cancel a job, and whether a job has ended."""
+"""A pool's interface to a batch system: submit a script, cancel a job, and query whether a job has ended."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from vrm.ext.allocations.pool.journal import PoolError
 from vrm.system.printing.text import printable
 
 SECONDS = 20.0
-"""That a program of a batch system may take."""
+"""Time limit of a program of a batch system, in seconds."""
 
 ENDED_IN_SLURM = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
                   "TIMEOUT"}
-"""States after which no process of a job is left. Not NODE_FAIL: a node that Slurm does not reach may go on."""
+"""States in which no process of a job is left. NODE_FAIL is not one of them: a node that Slurm does not reach
+may continue."""
 
 SKEW = timedelta(seconds=300)
-"""By how much the clocks of a cluster differ at most."""
+"""Greatest difference between the clocks of a cluster."""
 
 
-class Said(NamedTuple):
-    """What a program has printed, and its status (None: it is not there, or hangs)."""
+class CommandOutput(NamedTuple):
+    """The output of a program, and its exit status (None: it is missing, or hangs)."""
 
     status: int | None
     output: str
@@ -34,17 +35,18 @@ class Said(NamedTuple):
 
 
 class PoolBatch(NamedTuple):
-    """A batch system: its words to submit and to cancel, and to ask about a job; `ended` says by the answer whether the
-    job has ended (None: it does not say)."""
+    """A batch system: its commands to submit, to cancel, and to query a job. `ended` returns from the answer
+    whether the job has ended (None: unknown)."""
 
     submit: Sequence[str]
     cancel: Sequence[str]
     ask: Sequence[str]
-    ended: Callable[[Said], bool | None]
+    ended: Callable[[CommandOutput], bool | None]
 
 
-def ended_in_slurm(said: Said) -> bool | None:
-    """Whether a job has ended by what `scontrol show job` says. Slurm forgets jobs some minutes after their ends."""
+def ended_in_slurm(said: CommandOutput) -> bool | None:
+    """Return whether a job has ended according to `scontrol show job`. Slurm forgets jobs some minutes after
+    their ends."""
     if "Invalid job id" in said.errors:
         return True
     state = re.search(r"\bJobState=(\w+)", said.output)
@@ -53,9 +55,9 @@ def ended_in_slurm(said: Said) -> bool | None:
     return state[1] in ENDED_IN_SLURM or (state[1] == "NODE_FAIL" and _rebooted(said))
 
 
-def _rebooted(said: Said) -> bool:
-    """Whether all nodes of a job that ended with NODE_FAIL have been started again since it began: then no process of
-    it is left. Slurm's daemons do not understand each other where clocks differ by more than SKEW (munge)."""
+def _rebooted(said: CommandOutput) -> bool:
+    """Return whether all nodes of a job that ended with NODE_FAIL have booted since it began: then no process
+    of it is left. Slurm's daemons do not communicate if clocks differ by more than SKEW (munge)."""
     begin, nodes = (re.search(pattern, said.output) for pattern in (r"\bStartTime=(\S+)", r"\bNodeList=([^\s(]+)"))
     if begin is None or nodes is None:
         return False
@@ -64,12 +66,12 @@ def _rebooted(said: Said) -> bool:
     try:
         return bool(boots) and answer.status == 0 and len(boots) == answer.output.count("NodeName=") and all(
             datetime.fromisoformat(boot) - datetime.fromisoformat(begin[1]) > SKEW for boot in boots)
-    except ValueError:  # None: it is not known
+    except ValueError:  # BootTime is None: unknown
         return False
 
 
-def ended_in_pbs(said: Said) -> bool | None:
-    """Whether a job has ended by what `qstat -x -f` says."""
+def ended_in_pbs(said: CommandOutput) -> bool | None:
+    """Return whether a job has ended according to `qstat -x -f`."""
     if "Unknown Job Id" in said.errors:
         return True
     state = re.search(r"^\s*job_state = (\w)", said.output, re.MULTILINE)
@@ -80,30 +82,32 @@ SYSTEMS = {
     "slurm": PoolBatch(("sbatch", "--parsable", "--no-requeue"), ("scancel",),
                        ("scontrol", "--oneliner", "show", "job"), ended_in_slurm),
     "pbs": PoolBatch(("qsub", "-r", "n"), ("qdel",), ("qstat", "-x", "-f"), ended_in_pbs)}
-"""Those for which pools are, by the names that vrm has for them. An allocation is not put back into the batch system's
-queue: it would begin again while a node that the batch system does not reach may run on."""
+"""The batch systems that support pools, by their names in vrm. Jobs are submitted so that they are not
+requeued: an allocation would begin again while a node that the batch system does not reach may run on."""
 
 
-def run(words: Sequence[str], seconds: float = SECONDS) -> Said:
-    """What a program of the batch system says. It does not see the job around it, of which it would take wishes."""
+def run(words: Sequence[str], seconds: float = SECONDS) -> CommandOutput:
+    """Run a program of the batch system and return its output. The program does not see the enclosing job,
+    whose options it would inherit."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name == "SLURM_CONF"}
     try:
         done = subprocess.run(words, env={**env, "LC_ALL": "C"}, stdin=subprocess.DEVNULL, capture_output=True,
                               text=True, errors="replace", timeout=seconds, check=False)
     except OSError as error:
-        return Said(None, "", f"{words[0]}: {error.strerror}")
+        return CommandOutput(None, "", f"{words[0]}: {error.strerror}")
     except subprocess.TimeoutExpired:
-        return Said(None, "", f"{words[0]} has not answered within {seconds:g} s")
-    return Said(done.returncode, done.stdout, done.stderr)
+        return CommandOutput(None, "", f"{words[0]} has not answered within {seconds:g} s")
+    return CommandOutput(done.returncode, done.stdout, done.stderr)
 
 
 LASTING = re.compile(r"\bJobState=PENDING\b.*?\bReason=(?!None|Priority|Resources|BeginTime)(\w+)")
-"""Why a job of Slurm waits that may wait for ever: not for what others have."""
+"""Matches a pending job of Slurm with a reason that may last forever, i.e. one that is not waiting for what
+others have."""
 
 
 class BatchAnswers:
-    """What a batch system says of jobs, if it is asked at all (`asks`): not again where it hangs (`hangs`). `reason` is
-    why the job waits of which it was asked last, where that may be for ever."""
+    """Answers of a batch system about jobs. It is not queried if `asks` is false, and no longer once it hangs
+    (`hangs`). `reason` is why the last queried job waits, if that may last forever."""
 
     def __init__(self, system: str, asks: bool = True) -> None:
         self.system = system
@@ -112,7 +116,7 @@ class BatchAnswers:
         self._asks = asks
 
     def ended(self, job: str) -> bool:
-        """Whether it says that a job has ended."""
+        """Return whether the batch system reports that a job has ended."""
         known, self.reason = SYSTEMS.get(self.system), ""
         if not self._asks or self.hangs or known is None or not job:
             return False
@@ -125,7 +129,8 @@ class BatchAnswers:
 
 
 def runs(system: str, job: str) -> bool:
-    """Whether the batch system says that a job runs. Not so after NODE_FAIL, and where it does not answer."""
+    """Return whether the batch system reports that a job runs. False after NODE_FAIL, and if it does not
+    answer."""
     known = SYSTEMS.get(system)
     if known is None or not job:
         return False
@@ -135,7 +140,8 @@ def runs(system: str, job: str) -> bool:
 
 
 def submit(system: str, script: Path) -> str:
-    """Submit a script; the id of the batch job. PoolError with the batch system's words if it refuses."""
+    """Submit a script; return the id of the batch job. Raises PoolError with the batch system's message if it
+    refuses."""
     said = run([*SYSTEMS[system].submit, str(script)])
     job = said.output.strip().partition(";")[0]
     if said.status != 0 or not re.fullmatch(r"[\w.\[\]-]+", job):
@@ -145,5 +151,5 @@ def submit(system: str, script: Path) -> str:
 
 
 def cancel(system: str, job: str) -> None:
-    """Take a request back."""
+    """Cancel a request."""
     run([*SYSTEMS[system].cancel, job])

@@ -1,9 +1,9 @@
-"""The journal of a pool: a directory of numbered files, one for each entry, that nobody changes or removes.
+"""The journal of a pool: a directory of numbered files, one for each entry, which are never changed or removed.
 
-An entry is written to a file of its own, brought to disk, and linked under the next number, which succeeds for one
-writer alone, on shared file systems too (NFS, Lustre, GPFS). Who was too late reads what the other has written, and
-decides again. So all see the same entries in the same order, without a lock that somebody could die with, a clock or a
-server.
+An entry is written to its own file, brought to disk, and linked under the next number. The link succeeds for
+one writer only, on shared file systems too (NFS, Lustre, GPFS). A writer that was too late reads what the other
+has written, and decides again. So all see the same entries in the same order, without a clock, a server, or a
+lock that a dying process could keep.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path
 from collections.abc import Callable
 
 from vrm.ext.allocations.pool.state import Entry, PoolState
-from vrm.system.files import open_own, read_own, sync_names
+from vrm.system.files import open_own, read_own, sync_directory
 
-LINGERS = 5.0
-"""Seconds in which a file system shows a name that it says is taken."""
+MAX_LINK_DELAY = 5.0
+"""Seconds within which a file system shows a file whose name it reports as taken."""
 
 SHOWN = 0.05
-"""Seconds between two looks for it."""
+"""Seconds between two attempts to read it."""
 
 
 class PoolError(Exception):
@@ -30,32 +30,32 @@ class PoolError(Exception):
 
 
 class PoolJournal:
-    """The journal in a directory, and the `state` that its entries give as far as they were read."""
+    """The journal in a directory, and the `state` that results from the entries read so far."""
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
         self.state = PoolState()
         self.read = 0
-        """Entries that were read."""
+        """Number of entries that were read."""
 
     @property
     def entries(self) -> Path:
-        """Where they are."""
+        """The directory of the entries."""
         return self.directory / "entries"
 
     def exists(self) -> bool:
-        """Whether there is a pool."""
+        """Return whether there is a pool."""
         return self._path(0).exists()
 
     def create(self) -> None:
-        """Make the directories. PoolError."""
+        """Create the directories. Raises PoolError."""
         try:
             self.entries.mkdir(0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise self._trouble(error) from error
 
     def look(self) -> PoolState:
-        """Read what others have written since. PoolError."""
+        """Read what others have written since the last call; return the state. Raises PoolError."""
         while True:
             entry = self._entry(self.read)
             if entry is None:
@@ -63,7 +63,8 @@ class PoolJournal:
             self._apply(entry)
 
     def append(self, entry: Entry) -> bool:
-        """Write the next entry, if nobody else has written one since the last look; whether it was. PoolError."""
+        """Write the next entry, unless another writer has written one since the last `look`; return whether it
+        was written. Raises PoolError."""
         mark = uuid.uuid4().hex
         temporary = self.directory / f"new.{mark}"
         record = {**entry, "mark": mark, "time": time.time()}
@@ -75,23 +76,24 @@ class PoolJournal:
                     os.fsync(file.fileno())
                 try:
                     os.link(temporary, self._path(self.read))
-                except FileExistsError:  # also where the answer to a link that was made has been lost
+                except FileExistsError:  # also if the link was made and the answer was lost
                     there = self._await(self.read)
                     self._apply(there)
                     if there.get("mark") != mark:
                         return False
-                    sync_names(self.entries)
+                    sync_directory(self.entries)
                     return True
             finally:
                 temporary.unlink(missing_ok=True)
-            sync_names(self.entries)
+            sync_directory(self.entries)
         except OSError as error:
             raise self._trouble(error) from error
         self._apply(record)
         return True
 
     def decide(self, wanted: Callable[[PoolState], Entry | None]) -> Entry | None:
-        """Write what is `wanted` in the state that the pool has then; what was written, None if nothing is wanted."""
+        """Write the entry that `wanted` returns for the pool's present state; return it, or None if it returns
+        None."""
         while True:
             entry = wanted(self.look())
             if entry is None or self.append(entry):
@@ -122,15 +124,15 @@ class PoolJournal:
         return found
 
     def _await(self, number: int) -> Entry:
-        """An entry whose name is taken: a client of a network file system may not see it at once."""
-        limit = time.monotonic() + LINGERS
+        """Return an entry whose name is taken: a client of a network file system may not see it at once."""
+        limit = time.monotonic() + MAX_LINK_DELAY
         while True:
             found = self._entry(number)
             if found is not None:
                 return found
             if time.monotonic() > limit:
                 raise PoolError(f"{self._path(number)} is there and cannot be read; is its file system all right?")
-            os.listdir(self.entries)  # which has it asked again
+            os.listdir(self.entries)  # makes the client query the server again
             time.sleep(SHOWN)
 
     def _trouble(self, error: OSError) -> PoolError:

@@ -1,4 +1,4 @@
-"""The jobs of a queue file as a pool takes them: one line for each job, that can be run from any directory."""
+"""The jobs of a queue file for a pool: one line for each job, which can run from any directory."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from vrm.ext.allocations.pool.journal import PoolError
 from vrm.ext.allocations.pool.state import PoolState
 from vrm.model.job import START, Dependency, resolved
-from vrm.workload.following import QueueFollower
+from vrm.workload.queue_follower import QueueFollower
 from vrm.workload.grammar import LineError, QueueLine, field_of, parse_line
 
 
 class PoolLine(NamedTuple):
-    """A job: its line without what it waits for, that, its name, and where it was read."""
+    """A job: its line without its dependencies, its dependencies, its name, and its file and line."""
 
     text: str
     after: tuple[Dependency, ...]
@@ -26,8 +26,8 @@ class PoolLine(NamedTuple):
 
 
 def lines_of(path: Path) -> list[PoolLine]:
-    """The jobs of a queue file. PoolError where it cannot be read, for a line that is wrong, and for one that waits for
-    what no allocation can know."""
+    """Return the jobs of a queue file. Raises PoolError if it cannot be read, for a wrong line, and for a job
+    that waits for something that no allocation can know."""
     follower = QueueFollower(path)
     follower.finish()
     found = [line for taken in follower.read_new() for line in _each(path, taken.number, taken.parsed)]
@@ -39,8 +39,8 @@ def lines_of(path: Path) -> list[PoolLine]:
 
 
 def adding(state: PoolState, lines: Sequence[PoolLine]) -> dict[str, Any]:
-    """The entry by which jobs join a pool: what they wait for has the numbers of jobs in the pool. PoolError for a job
-    that waits for one that the pool does not have before it."""
+    """Return the entry that adds jobs to a pool, with dependencies as numbers of jobs in the pool. Raises
+    PoolError for a job that depends on one which is not in the pool before it."""
     first, ids = len(state.lines), dict[str, list[int]]()
     if any(each.name for line in lines for each in line.after):
         for number, text in enumerate(state.lines):
@@ -82,7 +82,7 @@ def _each(path: Path, number: int, parsed: QueueLine | LineError) -> Iterator[Po
 
 
 def _placed(key: str, value: Any, directory: Path) -> Any:
-    """A value whose paths are seen from anywhere."""
+    """Return a value with absolute paths."""
     at = field_of(key).at
     if at in ("directory", "file"):
         return os.path.normpath(os.path.join(os.path.abspath(directory), value))
@@ -93,7 +93,7 @@ def _placed(key: str, value: Any, directory: Path) -> Any:
 
 
 class LineDemand(NamedTuple):
-    """What a job wants by its limit: core seconds, and seconds."""
+    """What a job needs according to its limit: core seconds, and seconds."""
 
     work: float
     seconds: float
@@ -101,13 +101,13 @@ class LineDemand(NamedTuple):
 
 @functools.lru_cache(maxsize=20_000)
 def wants(text: str) -> LineDemand:
-    """What the job of a line wants."""
+    """Return what the job of a line needs."""
     parsed = parse_line(text)
     return LineDemand(parsed.procs * parsed.fields.get("cores", 1) * parsed.seconds, parsed.seconds)
 
 
 def with_after(state: PoolState, jobs: Sequence[int]) -> Iterator[str]:
-    """Lines of a queue file of these jobs alone, which have what they wait for among themselves."""
+    """Yield the lines of a queue file with only these jobs, keeping the dependencies among them."""
     place = {number: at for at, number in enumerate(jobs)}
     for number in jobs:
         waits = [Dependency.on(place[job], kind) for job, kind in state.needs.get(number, {}).items() if job in place]

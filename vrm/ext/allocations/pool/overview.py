@@ -1,4 +1,4 @@
-"""A pool for people: which allocations there are, until when, what runs there, and what waits."""
+"""The overview of a pool: its allocations, until when they last, what runs there, and what waits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from collections.abc import Iterable
 
-from vrm.ext.allocations.pool.state import TAKEN_BACK
+from vrm.ext.allocations.pool.state import WITHDRAWN
 
 if TYPE_CHECKING:
     from vrm.ext.allocations.pool.batch import BatchAnswers
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from vrm.report.overviews import Overview
 
 MEMBER = "pool.json"
-"""The file in the directory of a run that says of which pool it is, and which allocation."""
+"""The file in the directory of a run that names its pool and its allocation."""
 
 HANGS = "the batch system does not answer: which allocations have died is not known"
-"""What is said where it hangs."""
+"""Text that is printed if the batch system hangs."""
 
 LAST = ("asked for", "never began", "ended")
-"""States of allocations which do not work, in the order in which they are shown."""
+"""States of allocations that do not work, in the order in which they are shown."""
 
 PROGRAMS = 3
-"""Programs that are named, of jobs that run or wait."""
+"""Greatest number of programs that are named for jobs that run or wait."""
 
 
 def around(directory: Path, log: Path) -> Overview | None:
-    """The pool that a run belongs to, or that was begun with its configuration; None where there is none. What the
-    batch system knows is not asked."""
+    """Return the overview of the pool that a run belongs to, or that was begun with its configuration; None if
+    there is none. The batch system is not queried."""
     try:
         place = Path(json.loads((directory / MEMBER).read_text())["pool"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -50,13 +50,13 @@ def around(directory: Path, log: Path) -> Overview | None:
 
 @functools.lru_cache(maxsize=4)
 def _journal(place: Path, _inode: int) -> PoolJournal:
-    """A pool's journal: a process that looks again reads what is new alone."""
+    """Return a pool's journal, cached: another look in the same process reads only what is new."""
     from vrm.ext.allocations.pool.journal import PoolJournal
     return PoolJournal(place)
 
 
 def of(pool: PoolJournal, asks: bool) -> Overview:
-    """A pool as it is now. `asks`: the batch system says which allocations have died."""
+    """Return the present overview of a pool. `asks`: query the batch system for allocations that have died."""
     from vrm.ext.allocations.pool.journal import PoolError
     from vrm.report.overviews import Overview
     try:
@@ -67,7 +67,7 @@ def of(pool: PoolJournal, asks: bool) -> Overview:
 
 
 def record(pool: PoolJournal, asks: bool) -> dict[str, Any]:
-    """All of it as JSON values."""
+    """Return the overview as JSON values."""
     from vrm.ext.allocations.pool.batch import BatchAnswers
     state, done = pool.state, dict(pool.state.done)
     answers = BatchAnswers(state.options.get("system", ""), asks)
@@ -82,13 +82,13 @@ def record(pool: PoolJournal, asks: bool) -> dict[str, Any]:
             "waiting": len(state.free), "later": len(state.later), "unmet": len(state.unmet),
             "programs": _programs(state, state.free), "stopped": bool(state.stopped), "allocations": allocations,
             "trouble": HANGS if answers.hangs else "",
-            "refused": [each.over for each in state.requests.values() if each.over and each.over != TAKEN_BACK]}
+            "refused": [each.over for each in state.requests.values() if each.over and each.over != WITHDRAWN]}
 
 
 def _allocation(pool: PoolJournal, one: PoolAllocation, done: dict[int, str], answers: BatchAnswers) -> dict[str, Any]:
-    """An allocation as JSON values; what it has `done` is entered."""
+    """Return an allocation as JSON values; add the ends of its jobs to `done`."""
     from vrm.ext.allocations.pool.journal import PoolError
-    from vrm.ext.allocations.pool.records import Fate, of_run
+    from vrm.ext.allocations.pool.job_states import PoolJobStates, of_run
 
     trouble, state = "", "ended" if one.ended else "running"
     if not one.ended:
@@ -97,9 +97,9 @@ def _allocation(pool: PoolJournal, one: PoolAllocation, done: dict[int, str], an
         if answers.ended(one.job):
             state = "died"
     try:
-        now = Fate(one.done, set()) if one.ended else of_run(pool.directory / one.name)
+        now = PoolJobStates(one.done, set()) if one.ended else of_run(pool.directory / one.name)
     except PoolError as error:
-        now, trouble = Fate({}, set()), str(error)
+        now, trouble = PoolJobStates({}, set()), str(error)
     done.update(now.done)
     running = now.running & one.held.keys()
     waiting = sum(job not in now.done for job in one.held) - len(running)
@@ -108,14 +108,14 @@ def _allocation(pool: PoolJournal, one: PoolAllocation, done: dict[int, str], an
 
 
 def _place(allocation: dict[str, Any]) -> tuple[int, list[int]]:
-    """Those that work are first, then those that are asked for; where room is short, those that have ended are left
-    out. Of one state, the one that was asked for first."""
+    """Return the sort key: working allocations first, then requested ones, then those that have ended, which
+    are left out if space is short. Within a state, the earliest request is first."""
     return (LAST.index(allocation["state"]) + 1 if allocation["state"] in LAST else 0,
             [*map(int, re.findall(r"\d+", allocation["name"]))])
 
 
 def _silent(path: Path) -> bool:
-    """Whether a manager that wrote this state has not done so for long."""
+    """Return whether the manager that writes this state file has not done so for long."""
     from vrm.report.tables import STALE_AFTER
     with contextlib.suppress(OSError):
         return time.time() - path.stat().st_mtime > STALE_AFTER
@@ -123,18 +123,18 @@ def _silent(path: Path) -> bool:
 
 
 def _programs(state: PoolState, jobs: Iterable[int]) -> dict[str, int]:
-    """How many of these jobs are of which program, the most first."""
+    """Return the number of these jobs for each program, the largest number first."""
     return dict(Counter(state.lines[job].partition(" ")[0] for job in sorted(jobs)).most_common())
 
 
 def _named(programs: dict[str, int]) -> str:
-    """Programs and how many of each."""
+    """Return the programs and their numbers of jobs as text."""
     some = [f"{number} {program}" for program, number in programs.items()][:PROGRAMS]
     return ", ".join([*some, *["..."] * (len(programs) > PROGRAMS)])
 
 
 def table(found: dict[str, Any], state: PoolState) -> Overview:
-    """It for people."""
+    """Return the overview as a table."""
     from vrm.report.overviews import Overview
     from vrm.run.reasons import clock
     now = time.time()

@@ -1,7 +1,7 @@
-"""The part of a manager that takes jobs of a pool: as many as start here now, and one that waits.
+"""The part of a manager that takes jobs from a pool: as many as start here now, and one that waits.
 
-It takes only jobs that are done, by their limits, before the allocation ends. When the pool has none of these any
-more the manager ends, and the allocation with it; what it has not done it gives back.
+It takes only jobs that end before the allocation does, according to their limits. When the pool has no more
+such jobs, the manager ends, and the allocation with it; it gives back the jobs that it has not done.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import Any
 from collections.abc import Iterator, Mapping, Sequence
 
 from vrm.ext.allocations.pool import batch
-from vrm.ext.allocations.pool.gone import ended_now
+from vrm.ext.allocations.pool.dead_allocations import ended_now
 from vrm.ext.allocations.pool.journal import PoolError, PoolJournal
 from vrm.ext.allocations.pool.overview import MEMBER
-from vrm.ext.allocations.pool.records import TOOK, Fate, fate, ids_of
+from vrm.ext.allocations.pool.job_states import TOOK, PoolJobStates, fate, ids_of
 from vrm.ext.allocations.pool.planning import PoolPlan, enough, wished
 from vrm.ext.allocations.pool.requests import Enough, ask, cancel, request_of, take_back
-from vrm.ext.allocations.pool.state import Entry, PoolState, PoolWish, surplus, taking
-from vrm.ext.forecast.frozen import Frozen
+from vrm.ext.allocations.pool.state import Entry, PoolState, PoolDemand, surplus, taking
+from vrm.ext.forecast.frozen import FrozenRun
 from vrm.ext.forecast.replay import limits, replay
 from vrm.live.manager.jobs.intake import Intake
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.part import Part
 from vrm.live.manager.stopping import Stopping
 from vrm.model import Job
-from vrm.model.forms import shapes
+from vrm.model.forms import json_checks
 from vrm.model.job import Details
 from vrm.workload.grammar import QueueLine, parse_line
 from vrm.workload.submission import Submission
@@ -40,29 +40,30 @@ LOOKS = 1.0
 """Seconds between two looks at the pool's journal."""
 
 CHECKS = 30.0
-"""Seconds between two questions about the other allocations."""
+"""Seconds between two queries about the other allocations."""
 
 AHEAD = 20.0
-"""Jobs wait here that all cores have done in so many seconds: short jobs need not wait for the pool's journal."""
+"""Seconds of work for all cores that may wait here, so that short jobs need not wait for the pool's journal."""
 
 OTHERS = 3.0
-"""Seconds in which a job that would wait here is left to the others: one of them may start it at once."""
+"""Seconds for which a job that would wait here is left to the other allocations: one of them may start it at
+once."""
 
 MOST = 200
-"""Jobs that are taken at once."""
+"""Greatest number of jobs that are taken at once."""
 
 PLANNED_BEFORE, PLANNING, KEPT_BACK = 120.0, 60.0, 5.0
-"""Seconds before the end in which the plan for the next allocations is made; that it may take once all jobs have ended;
-that are left of the allocation then."""
+"""Seconds before the end of the allocation at which the next allocations are planned; seconds that the plan may
+take after all jobs have ended; seconds of the allocation that are left then."""
 
 SEARCHED = 2000
-"""Jobs of the pool that are looked at before those that fit count as none."""
+"""Greatest number of the pool's jobs that are searched for fitting ones."""
 
 
 class PoolPart(Part):
-    """Takes jobs of a pool, and enters them into the run."""
+    """Takes jobs from a pool, and enters them into the run."""
 
-    events = {TOOK: {"job": shapes.count, "id": shapes.count}}
+    events = {TOOK: {"job": json_checks.count, "id": json_checks.count}}
 
     def __init__(self, live: LiveRun, pool: PoolJournal, name: str, batch_job: str) -> None:
         self.live = live
@@ -70,35 +71,36 @@ class PoolPart(Part):
         self.mine = name
         self._batch_job = batch_job
         self._took: list[Mapping[str, Any]] = []
-        self._entered = -1  # so much of the pool's journal had been read when jobs were entered last
+        self._entered = -1  # number of pool entries read when jobs were last entered
         self._jobs: dict[int, tuple[QueueLine, Job, Details, str]] = {}
         self._looked = self._checked = -math.inf
         self._question: threading.Thread | None = None
         self._answers: list[tuple[str, dict[int, str]]] = []
         self._trouble = ""
-        self._seen: dict[int, float] = {}  # since when jobs that nobody has are known
+        self._seen: dict[int, float] = {}  # since when jobs that no allocation has are known
         self._plan: PoolPlan | None = None
         self._planned = False
         self._cancelling: threading.Thread | None = None
-        self._weighed = -1  # so much of the pool's journal had been read when requests were compared with jobs
+        self._compared_at = -1  # number of pool entries read when requests were last compared with jobs
         self._out = False  # the pool has given the jobs of this allocation to others
 
-    # Of an earlier manager in the same allocation.
+    # From an earlier manager in the same allocation.
 
     def happened(self, event: str, values: Mapping[str, Any]) -> None:
-        """A job of the pool was to be entered."""
+        """Note a job of the pool that was to be entered."""
         self._took.append(values)
 
     def begin(self, selector: selectors.BaseSelector) -> None:
-        """Join the pool; go on with what an earlier manager has taken."""
+        """Join the pool; continue with what an earlier manager has taken."""
         end = self.live.end.end
         join = {"do": "join", "name": self.mine, "job": self._batch_job, "nodes": len(self.live.cluster.nodes),
                 "until": end if end < math.inf else None}
-        if self._safely(lambda: self.pool.decide(lambda state: None if self.mine in state.allocations else join)):
+        if self._try_pool(lambda: self.pool.decide(lambda state: None if self.mine in state.allocations else join)):
             self._follow()
 
-    def _safely(self, do: Any) -> bool:
-        """Do something with the pool; whether that worked. What is wrong is said once, and tried again."""
+    def _try_pool(self, do: Any) -> bool:
+        """Do something with the pool; return whether it succeeded. A fault is reported once, and the caller
+        tries again."""
         try:
             do()
         except PoolError as error:
@@ -112,22 +114,22 @@ class PoolPart(Part):
     # Each turn.
 
     def look(self, now: float, files: bool) -> None:
-        """Take jobs if there is room for them."""
+        """Take jobs if there are free cores for them."""
         if not files and not self.live.changed:
             return
         if now >= self._looked + LOOKS or (self.live.phase == "running" and self._room() > 0):
             self._looked = now
-            if self._safely(self.pool.look):
+            if self._try_pool(self.pool.look):
                 self._follow()
-                self._safely(self._report)
+                self._try_pool(self._report)
                 if self._takes():
-                    self._safely(self._take)
+                    self._try_pool(self._take)
         if self._question is not None and not self._question.is_alive():
             self._question = None
-            self._safely(self._take_back)
+            self._try_pool(self._take_back)
 
     def _follow(self) -> None:
-        """Do what the pool's journal says."""
+        """Act on the pool's journal."""
         state = self.pool.state
         stopping = self.live.part(Stopping)
         if self.mine in state.allocations and not state.is_live(self.mine):
@@ -140,13 +142,13 @@ class PoolPart(Part):
         self._enter()
 
     def _report(self) -> None:
-        """Say how jobs have ended for which others wait."""
+        """Report the ends of jobs for which others wait."""
         state = self.pool.state
         watched = {number for number in state.held_by(self.mine) if number in state.waited}
         if not watched:
             return
         done = {str(number): how for number, how in self._done().items() if number in watched}
-        if done and self.live.synced():  # else the death of the machine could let it run again behind those that waited
+        if done and self.live.synced():  # otherwise a machine crash could run it again after its dependents
             entry = {"do": "done", "name": self.mine, "done": done}
             self.pool.decide(lambda state: entry if state.is_live(self.mine) else None)
 
@@ -154,12 +156,12 @@ class PoolPart(Part):
         return self.live.phase == "running" and self.pool.state.is_live(self.mine) and not self.pool.state.stopped
 
     def _room(self) -> int:
-        """Cores that are free, and for which nobody waits here."""
+        """Return the number of free cores that no job here waits for."""
         cluster = self.live.cluster
         return int(cluster.cores - cluster.taken_cores - self.live.state.queue.wanted)
 
     def _take(self) -> None:
-        """Take what starts here now, and one that waits."""
+        """Take the jobs that start here now, and one that waits."""
         def wanted(state: PoolState) -> Entry | None:
             jobs = [*islice(self._chosen(state), MOST)] if self._takes() else []
             return taking(self.mine, jobs) if jobs else None
@@ -167,7 +169,7 @@ class PoolPart(Part):
         self._enter()
 
     def _chosen(self, state: PoolState) -> Iterator[int]:
-        """By this run's own forecast, in which jobs take as long as they may."""
+        """Yield the jobs to take, by this run's own forecast, in which jobs take as long as their limits allow."""
         queue, now = self.live.state.queue, self.live.now
         room, waits = self._room(), bool(queue.jobs)
         ahead = AHEAD * self.live.cluster.cores - sum(job.request.cores * job.walltime for job in queue.jobs.values())
@@ -195,16 +197,17 @@ class PoolPart(Part):
             yield number
 
     def _starts(self, numbers: Sequence[int]) -> list[float]:
-        """When jobs would start that joined this run now; infinity for one that would not end in this allocation."""
+        """Return when these jobs would start if they joined this run now; infinity for one that would not end
+        in this allocation."""
         live, first = self.live, self.live.state.next_id
         jobs = [self._judged(number)[1].but(id=job_id, submit=live.now) for job_id, number in enumerate(numbers, first)]
-        run = Frozen(live.subject, live.now, live.end.closing, True, later=tuple(
+        run = FrozenRun(live.subject, live.now, live.end.closing, True, later=tuple(
             Submission(job, job.walltime, details=self._judged(number)[2]) for job, number in zip(jobs, numbers)))
         plan = replay(run, limits, until=frozenset(job.id for job in jobs), started=True)
         return [plan[job.id].start if job.id in plan else math.inf for job in jobs]
 
     def _fitting(self, state: PoolState) -> Iterator[tuple[int, Job]]:
-        """Jobs that nobody has, and that this allocation can do in the time that is left."""
+        """Yield jobs that no allocation has, and that this one can do in the time that is left."""
         left = self.live.end.closing - self.live.now
         for number in islice(state.free, SEARCHED):
             _, job, _, fault = self._judged(number)
@@ -212,7 +215,7 @@ class PoolPart(Part):
                 yield number, job
 
     def _judged(self, number: int) -> tuple[QueueLine, Job, Details, str]:
-        """A job of the pool as a job of this run, and why it cannot be one."""
+        """Return a job of the pool as a job of this run, and the reason if it cannot be one."""
         if number not in self._jobs:
             wanted = self._line(number)
             base = self.live.settings.applications.queue.parent
@@ -221,13 +224,13 @@ class PoolPart(Part):
         return self._jobs[number]
 
     def _too_late(self, number: int) -> bool:
-        """Whether a job cannot end by its deadline, wherever it starts."""
+        """Return whether a job cannot end by its deadline, wherever it starts."""
         line = self._judged(number)[0]
         return "deadline" in line.fields and (
             line.seconds > self._line(number).fields["deadline"])
 
     def _line(self, number: int) -> QueueLine:
-        """The line of a job; its deadline is counted from its submission to the pool."""
+        """Return the line of a job; its deadline is counted from its submission to the pool."""
         state, line = self.pool.state, parse_line(self.pool.state.lines[number])
         if "deadline" not in line.fields:
             return line
@@ -235,7 +238,7 @@ class PoolPart(Part):
         return replace(line, fields={**line.fields, "deadline": max(1.0, left)})
 
     def _enter(self) -> None:
-        """Enter jobs that this allocation has taken, and that are not in the run yet."""
+        """Enter the jobs that this allocation has taken, and that are not in the run yet."""
         state = self.pool.state
         if self._entered == self.pool.read:
             return
@@ -251,11 +254,11 @@ class PoolPart(Part):
             self._jobs.pop(number, None)
             self.live.part(Intake).enter(self._line(number))
 
-    # When the run is over, and what becomes of allocations that have died.
+    # The end of the run, and allocations that have died.
 
     def expects(self, now: float) -> bool:
-        """Whether there are jobs for this allocation, or may be: of another one that has died."""
-        self._safely(self._report)
+        """Return whether there are jobs for this allocation, or may be because another allocation has died."""
+        self._try_pool(self._report)
         if not self._takes() or self._trouble:
             return False
         fitting = [number for number, _ in islice(self._fitting(self.pool.state), MOST)]
@@ -270,7 +273,7 @@ class PoolPart(Part):
         return True
 
     def _ask(self, others: list[Any]) -> None:
-        """In a thread: which of these allocations have ended, and what they have done."""
+        """Find out which of these allocations have ended, and what they have done. Runs in a thread."""
         state = self.pool.state
         answers = batch.BatchAnswers(state.options.get("system", ""))
         for other in others:
@@ -285,19 +288,20 @@ class PoolPart(Part):
             self.live.changes()
 
     def tidy(self, now: float) -> None:
-        """Take back requests that are too many for the jobs that wait; plan what to ask for when the end is near."""
+        """Take back requests that exceed what the waiting jobs need; plan the next requests when the end is
+        near."""
         if self._cancelling is not None and not self._cancelling.is_alive():
             self._cancelling = None
-        if self._takes() and self._cancelling is None and self._weighed != self.pool.read:
-            self._weighed = self.pool.read
+        if self._takes() and self._cancelling is None and self._compared_at != self.pool.read:
+            self._compared_at = self.pool.read
             if surplus(self.pool.state, enough):
-                self._safely(partial(self._take_back_requests, enough, "the jobs that wait"))
+                self._try_pool(partial(self._withdraw_requests, enough, "the jobs that wait"))
         near = self.live.phase == "stopping" or now >= self.live.end.closing - PLANNED_BEFORE
         if near and self._plan is None and not self._planned and self._asks():
             self._begin_plan()
 
-    def _take_back_requests(self, enough: Enough, needs: str) -> None:
-        """Take back those that are more than enough, and have the batch system cancel them in a thread."""
+    def _withdraw_requests(self, enough: Enough, needs: str) -> None:
+        """Take back the requests that exceed `enough`, and have a thread cancel them in the batch system."""
         taken = take_back(self.pool, enough)
         if taken:
             self.live.tell("note", f"requests for allocations taken back: {len(taken)}; {needs} need fewer")
@@ -305,32 +309,33 @@ class PoolPart(Part):
             self._cancelling.start()
 
     def _asks(self) -> bool:
-        """Whether this allocation asks for another one at its end: its time is up, it has done something, and jobs are
-        left."""
+        """Return whether this allocation requests another one at its end: its time is up, it has done jobs, and
+        jobs are left."""
         state = self.pool.state
         return bool(state.is_live(self.mine) and not state.stopped and not self.live.part(Stopping).signals
                     and self._done() and (state.free or self._left()))
 
     def _fits(self, seconds: float) -> bool:
-        """Whether an allocation of so many seconds has the time for a job that is left."""
+        """Return whether an allocation of `seconds` seconds has the time for a job that is left."""
         fresh = seconds - self.live.settings.end.margin
         return any(not self._judged(number)[3] and self._judged(number)[1].walltime <= fresh
                    for number in (*islice(self.pool.state.free, SEARCHED), *self._left()))
 
-    def _why_none(self, seconds: float) -> str:
-        """Why an allocation of so many seconds cannot run a job that is left."""
+    def _misfit_reason(self, seconds: float) -> str:
+        """Return why an allocation of `seconds` seconds cannot run a job that is left."""
         number = next(iter((*self.pool.state.free, *self._left())))
         _, job, _, fault = self._judged(number)
         return f"job {number} of the pool cannot run: " + (fault or f"its limit is {job.walltime:g} s, and an "
                                                            f"allocation as this one has {seconds:g} s")
 
-    def _like(self) -> PoolWish | None:
-        """One more allocation of the shape that was chosen, None where `vrm plan` chooses it."""
+    def _like(self) -> PoolDemand | None:
+        """Return one more allocation of the chosen shape; None if `vrm plan` chooses the shape."""
         shape = self.pool.state.options.get("shape")
-        return None if shape is None else PoolWish(1, *shape)
+        return None if shape is None else PoolDemand(1, *shape)
 
     def _begin_plan(self) -> None:
-        """Plan what to ask for, if nobody has chosen that. Jobs that run here have the time to end."""
+        """Start the plan of the next requests if no shape was chosen. Jobs that run here have the time to end,
+        so they are not planned."""
         self._planned = True
         state = self.pool.state
         more = state.options["max_allocations"] - sum(
@@ -343,8 +348,8 @@ class PoolPart(Part):
                 self.live.tell("warning", str(error))
 
     def end(self) -> None:
-        """The loop is over: where the time is up and jobs are left, ask for what `vrm plan` recommends for them, and
-        take back what is asked for beyond that."""
+        """At the end of the loop: if the time is up and jobs are left, request what `vrm plan` recommends for
+        them, and take back the requests beyond that."""
         if self._cancelling is not None:
             self._cancelling.join(batch.SECONDS)
         if not self._asks():
@@ -356,19 +361,21 @@ class PoolPart(Part):
             if self._plan is None:
                 self._begin_plan()
             wish, planned = self._recommended()
-            if planned and self._safely(partial(wished, self.pool, wish)):
-                self._safely(partial(self._take_back_requests, needed, "the jobs that are left"))
+            if planned and self._try_pool(partial(wished, self.pool, wish)):
+                self._try_pool(partial(self._withdraw_requests, needed, "the jobs that are left"))
         if self._fits(wish.seconds):
             for _ in range(wish.number):
-                self._safely(partial(ask, self.pool, wish.nodes, wish.seconds, leaving=self.mine, enough=needed))
+                self._try_pool(partial(ask, self.pool, wish.nodes, wish.seconds, leaving=self.mine, enough=needed))
         else:
-            self.live.tell("warning", f"no allocation is asked for: {self._why_none(wish.seconds)}. `vrm pool start` "
+            self.live.tell("warning",
+                           f"no allocation is asked for: {self._misfit_reason(wish.seconds)}. `vrm pool start` "
                            "asks for others (-N, -t)")
         if self._cancelling is not None:
             self._cancelling.join(batch.SECONDS)
 
-    def _recommended(self) -> tuple[PoolWish, bool]:
-        """What the plan says, and True; where there is none, another allocation as this one."""
+    def _recommended(self) -> tuple[PoolDemand, bool]:
+        """Return the recommendation of the plan, and True; without a plan, another allocation like this one,
+        and False."""
         left = self.live.end.end - self.live.clock() - KEPT_BACK
         try:
             if self._plan is not None:
@@ -376,9 +383,9 @@ class PoolPart(Part):
         except PoolError as error:
             self.live.tell("warning", f"{error}; another allocation of the same shape is asked for")
         like = request_of(self.pool.state, self.mine)
-        return PoolWish(0, 0, 0.0) if like is None else PoolWish(1, like.nodes, like.seconds), False
+        return PoolDemand(0, 0, 0.0) if like is None else PoolDemand(1, like.nodes, like.seconds), False
 
-    def _fate(self) -> Fate:
+    def _fate(self) -> PoolJobStates:
         return fate(self.live.state, ids_of(self._took))
 
     def _done(self) -> dict[int, str]:
@@ -389,14 +396,14 @@ class PoolPart(Part):
         return [number for number in self.pool.state.held_by(self.mine) if number not in done]
 
     def leave(self) -> None:
-        """Give back what has not ended, if no process is left."""
+        """Give back the jobs that have not ended, if no process is left."""
         if self.live.phase == "ended" and not self.live.running and not self._out:
             entry = {"do": "end", "name": self.mine, "done": self._done()}
-            self._safely(lambda: self.pool.decide(lambda state: entry if state.is_live(self.mine) else None))
+            self._try_pool(lambda: self.pool.decide(lambda state: entry if state.is_live(self.mine) else None))
 
 
 def make(live: LiveRun) -> Part:
-    """The part, for a run that is one of a pool."""
+    """Return the part for a run that belongs to a pool; an empty part for other runs."""
     try:
         member = json.loads((live.run_directory.directory / MEMBER).read_text())
     except FileNotFoundError:

@@ -1,5 +1,5 @@
-"""Which allocations a pool asks for: those that `vrm plan` recommends for the jobs that are left, or of a shape that
-somebody has chosen."""
+"""Plans the requests of a pool: those that `vrm plan` recommends for the jobs that are left, or those of a
+chosen shape."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from collections.abc import Sequence
 
 from vrm.ext.allocations.pool.journal import PoolError, PoolJournal
 from vrm.ext.allocations.pool.lines import wants, with_after
-from vrm.ext.allocations.pool.state import PoolRequest, PoolState, PoolWish, nodes_of
+from vrm.ext.allocations.pool.state import PoolRequest, PoolState, PoolDemand, nodes_of
 from vrm.ext.allocations.shapes import START_UP
 from vrm.system.printing.text import printable
 
 SIDE_BY_SIDE = (1, 2, 4)
-"""Numbers of allocations at once that are tried."""
+"""Numbers of simultaneous allocations that are compared."""
 
 
 def enough(state: PoolState, requests: Sequence[PoolRequest], left: Sequence[int] = ()) -> bool:
-    """Whether these requests are all that the pool needs to have waiting, for the jobs that wait and those that an
-    allocation has `left`: as many as were planned, or of as many node seconds, times the share of their work that waits
-    still. One of them has the time for the longest job."""
+    """Return whether these pending requests are all that the pool needs, for the jobs that wait and those that
+    an allocation has `left`. They are enough if they are as many, or have as many node seconds, as was planned,
+    times the fraction of the planned work that still waits; and if one of them has the time for the longest
+    job."""
     jobs, wish = [wants(state.lines[job]) for job in (*state.free, *state.later, *left)], state.wish
     if not jobs or wish is None:
         return not jobs
@@ -36,19 +37,19 @@ def enough(state: PoolState, requests: Sequence[PoolRequest], left: Sequence[int
 
 
 def work_of(state: PoolState, jobs: Sequence[int]) -> float:
-    """The core seconds of jobs, by their limits."""
+    """Return the core seconds of jobs according to their limits."""
     return sum(wants(state.lines[job]).work for job in jobs)
 
 
-def wished(pool: PoolJournal, wish: PoolWish) -> None:
-    """Write what was planned, or chosen, into the pool's journal."""
+def wished(pool: PoolJournal, wish: PoolDemand) -> None:
+    """Write the planned or chosen requests into the pool's journal."""
     pool.decide(lambda state: None if state.wish == wish else {"do": "wish", **wish._asdict()})
 
 
 class PoolPlan:
-    """`vrm plan` of some jobs of a pool, in a process of its own: it takes seconds, and asks the batch system. `more`:
-    the most allocations that may wait, those that are asked for by now among them; `leaving`: an allocation that is
-    about to end."""
+    """`vrm plan` for some jobs of a pool, in a separate process, because it takes seconds and queries the batch
+    system. `more`: the greatest number of allocations that may wait, including those requested already;
+    `leaving`: an allocation that is about to end."""
 
     def __init__(self, pool: PoolJournal, jobs: Sequence[int], more: int, leaving: str = "") -> None:
         state, options = pool.state, pool.state.options
@@ -70,8 +71,9 @@ class PoolPlan:
         except OSError as error:
             raise PoolError(f"no plan: {error.filename}: {error.strerror}") from error
 
-    def wish(self, seconds: float | None = None) -> PoolWish:
-        """What it recommends, if it says so within some seconds. PoolError with the reason where it does not."""
+    def wish(self, seconds: float | None = None) -> PoolDemand:
+        """Return the recommendation, waiting for at most `seconds`. Raises PoolError with the reason if there
+        is none."""
         try:
             said, errors = self._process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
@@ -82,18 +84,18 @@ class PoolPlan:
             raise PoolError(f"no plan: {printable(reason.removeprefix('vrm: '), 400)}")
         return self._chosen(json.loads(said)["requests"])
 
-    def _chosen(self, requests: list[dict[str, Any]]) -> PoolWish:
-        """The best request that the pool may have."""
+    def _chosen(self, requests: list[dict[str, Any]]) -> PoolDemand:
+        """Return the best request that the limits of the pool allow."""
         for each in requests:
             if each["nodes"] <= self._most:
                 number = min(self._more, each["at_once"] * each["chain"])
-                return PoolWish(int(min(number, self._most // each["nodes"])), each["nodes"], each["seconds"],
-                                self._work)
+                return PoolDemand(int(min(number, self._most // each["nodes"])), each["nodes"], each["seconds"],
+                                  self._work)
         raise PoolError(f"no plan: --max-nodes leaves {max(0, int(self._most))} nodes, and no request with as few runs "
                         "all jobs")
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         self._process.kill()
         self._process.communicate()
 

@@ -1,12 +1,13 @@
-"""A pool as its journal says it is: which jobs there are, which allocation holds which, and what has ended.
+"""The state of a pool according to its journal: its jobs, which allocation holds which, and what has ended.
 
-An allocation holds a job from an entry `take` until an entry `end` or `back`. A job is in at most one hold, since
-entries have one order, and one that does not fit to those before it changes nothing. An allocation that has ended
-takes nothing any more. So a job runs twice only if somebody says `end` of an allocation whose processes still run: an
-allocation says it of itself when no process is left, another one when the batch system says that it has ended.
+An allocation holds a job from an entry `take` until an entry `end` or `back`. A job has at most one holder:
+entries have one order, and an entry that does not fit those before it changes nothing. An allocation that has
+ended takes nothing any more. So a job can run twice only if an `end` is written for an allocation whose
+processes still run. An allocation writes its own `end` when no process is left, another one writes it when the
+batch system reports the end.
 
-A request is taken back only before its allocation has begun, and one whose request was taken back does not begin: so
-the batch system never cancels an allocation that works.
+A request is taken back only before its allocation has begun, and an allocation whose request was taken back
+does not begin: so the batch system never cancels an allocation that works.
 """
 
 from __future__ import annotations
@@ -18,33 +19,33 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from vrm.model.job import Dependency, JobState
 
 Entry = Mapping[str, Any]
-"""What the journal says, by `do`:
+"""An entry of the journal. Its kind is `do`:
 
-| do | what else it has |
+| do | other keys |
 |---|---|
 | `start` | the options of `vrm pool start` |
-| `add` | `lines`: one for each job; `after`: what they wait for, by their numbers: lists of a kind and numbers |
+| `add` | `lines`: one for each job; `after`: dependencies by number of the job: lists of a kind and numbers |
 | `ask` | `number` of the request, `nodes`, `seconds` |
 | `asked` | `number`, the batch `job` |
-| `over` | `number`, `why`: a request that gives no allocation |
-| `wish` | `number`, `nodes`, `seconds`, `work`: a `PoolWish` |
-| `join` | `name` of the allocation, the batch `job`, `until` (seconds since the epoch, None: not known), `nodes` |
+| `over` | `number`, `why`: the request gives no allocation |
+| `wish` | `number`, `nodes`, `seconds`, `work`: a `PoolDemand` |
+| `join` | `name` of the allocation, the batch `job`, `until` (seconds since the epoch, None: unknown), `nodes` |
 | `take` | `name`, `jobs` |
-| `back` | `name`, `jobs` that it has not begun |
-| `done` | `name`, `done`: how jobs of it have ended for which others wait |
+| `back` | `name`, `jobs` that the allocation has not begun |
+| `done` | `name`, `done`: how those of its jobs have ended for which others wait |
 | `end` | `name`, `done`: how its jobs have ended, by their numbers |
-| `stop` | `now`: jobs that run are ended, too |
+| `stop` | `now`: running jobs are ended, too |
 """
 
 
-TAKEN_BACK = "taken back"
-"""Why a request is over that the pool has taken back."""
+WITHDRAWN = "taken back"
+"""The reason of a request that the pool has taken back."""
 
 
 @dataclass
 class PoolAllocation:
-    """An allocation. `held` are the jobs that it has taken, `done` those whose ends are in the journal: all of them
-    once it has ended."""
+    """An allocation. `held` are the jobs that it has taken, `done` those whose ends are in the journal: all
+    that have ended, once the allocation itself has ended."""
 
     name: str
     job: str
@@ -57,7 +58,8 @@ class PoolAllocation:
 
 @dataclass
 class PoolRequest:
-    """What the batch system was asked for; `job` is empty until it has said it, `over` says why nothing comes of it."""
+    """A request to the batch system. `job` is empty until the batch system has answered; `over` is the reason
+    if it gives no allocation."""
 
     number: int
     nodes: int
@@ -66,9 +68,9 @@ class PoolRequest:
     over: str = ""
 
 
-class PoolWish(NamedTuple):
-    """What the pool is to have waiting: a `number` of requests of so many nodes and seconds, for jobs that have so many
-    core seconds by their limits."""
+class PoolDemand(NamedTuple):
+    """What the pool needs to have waiting: `number` requests of `nodes` nodes and `seconds` seconds, for jobs
+    with `work` core seconds according to their limits."""
 
     number: int
     nodes: int
@@ -77,31 +79,32 @@ class PoolWish(NamedTuple):
 
 
 class PoolState:
-    """A pool. `lines` are its jobs, by their numbers; `holder` says which allocation has one. `free` are those that
-    nobody has, that have not ended and that wait for no other job; `later` are those that do, and `needs` for which and
-    for what kind of end. `done` is how jobs have ended, `unmet` are those that cannot run: one that they wait for has
-    not ended so. `added` are the times of their submission (seconds since the epoch)."""
+    """A pool. `lines` are its jobs, by their numbers; `holder` gives the allocation that has a job. `free` are
+    the jobs that no allocation has, that have not ended and that wait for no other job. `later` are jobs that
+    wait for others, and `needs` says for which jobs and for what kind of end. `done` is how jobs have ended.
+    `unmet` are those that cannot run because a job on which they depend has ended otherwise. `added` are the
+    times of their submission (seconds since the epoch)."""
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self.options: dict[str, Any] = {}
         self.lines: list[str] = []
         self.free: dict[int, None] = {}  # in order of their first submission
-        self.later: dict[int, set[int]] = {}  # those for whose ends they wait still
+        self.later: dict[int, set[int]] = {}  # the jobs for whose ends each still waits
         self.needs: dict[int, dict[int, str]] = {}
-        self.waited: dict[int, list[int]] = {}  # who waits for a job
+        self.waited: dict[int, list[int]] = {}  # the jobs that wait for each
         self.unmet: set[int] = set()
         self.added: list[float] = []
         self.holder: dict[int, str] = {}
         self.done: dict[int, str] = {}
         self.allocations: dict[str, PoolAllocation] = {}
         self.requests: dict[int, PoolRequest] = {}
-        self.wish: PoolWish | None = None
+        self.wish: PoolDemand | None = None
         self.stopped = ""
         for entry in entries:
             self.apply(entry)
 
     def apply(self, entry: Entry) -> None:
-        """Take in the next entry of the journal."""
+        """Apply the next entry of the journal."""
         getattr(self, f"_{entry['do']}", lambda entry: None)(entry)
 
     def _start(self, entry: Entry) -> None:
@@ -121,7 +124,7 @@ class PoolState:
             self._judge(number)
 
     def _judge(self, number: int) -> None:
-        """A job that waits for others: it cannot run, may run now, or waits on."""
+        """Update a job that waits for others: it cannot run, may run now, or still waits."""
         if any(job in self.done and not Dependency.on(job, kind).met(JobState(self.done[job]))
                for job, kind in self.needs.get(number, {}).items()):
             del self.later[number]
@@ -132,7 +135,7 @@ class PoolState:
             self.free[number] = None
 
     def _ended(self, number: int, how: str) -> None:
-        """A job has ended, which others may wait for."""
+        """Record the end of a job, for which others may wait."""
         self.done[number] = how
         for other in self.waited.get(number, ()):
             if other in self.later:
@@ -148,11 +151,11 @@ class PoolState:
     def _over(self, entry: Entry) -> None:
         request = self.requests[entry["number"]]
         begun = any(each.job == request.job for each in self.allocations.values())
-        if entry["why"] != TAKEN_BACK or not begun:
+        if entry["why"] != WITHDRAWN or not begun:
             request.over = entry["why"]
 
     def _wish(self, entry: Entry) -> None:
-        self.wish = PoolWish(*(entry[name] for name in PoolWish._fields))
+        self.wish = PoolDemand(*(entry[name] for name in PoolDemand._fields))
 
     def _join(self, entry: Entry) -> None:
         if self.may_join(entry["job"]):
@@ -199,56 +202,56 @@ class PoolState:
             self.free[job] = None
         self.free = dict.fromkeys(sorted(self.free))
 
-    # What can be asked of it.
+    # Queries.
 
     def is_live(self, name: str) -> bool:
-        """Whether this allocation has begun, and has not ended."""
+        """Return whether this allocation has begun and has not ended."""
         return name in self.allocations and not self.allocations[name].ended
 
     def may_join(self, job: str) -> bool:
-        """Whether an allocation that is this batch job may begin: its request was not taken back."""
-        return not any(each.job == job and each.over == TAKEN_BACK for each in self.requests.values())
+        """Return whether the allocation of this batch job may begin: its request was not taken back."""
+        return not any(each.job == job and each.over == WITHDRAWN for each in self.requests.values())
 
     def held_by(self, name: str) -> list[int]:
-        """The jobs of an allocation."""
+        """Return the jobs that an allocation holds."""
         return [*self.allocations[name].held] if name in self.allocations else []
 
     def holders(self, but: str = "") -> list[PoolAllocation]:
-        """The allocations that hold jobs."""
+        """Return the allocations that hold jobs, except `but`."""
         return [each for each in self.allocations.values() if each.held and each.name != but]
 
     def pending(self) -> Iterator[PoolRequest]:
-        """Requests whose allocations have not begun. One of which the batch system's answer is missing counts as none:
-        whoever asked has died."""
+        """Return the requests whose allocations have not begun. A request without an answer of the batch system
+        does not count: the process that submitted it has died."""
         begun = {allocation.job for allocation in self.allocations.values()}
         return (each for each in self.requests.values() if each.job and not each.over and each.job not in begun)
 
     def living(self) -> int:
-        """How many allocations there are, and will be."""
+        """Return the number of allocations that work or are requested."""
         return sum(not each.ended for each in self.allocations.values()) + sum(1 for _ in self.pending())
 
     def successor(self, name: str) -> PoolAllocation | None:
-        """The allocation that has begun when the batch system had put this one's job back into its queue: then this
-        one has ended."""
+        """Return the later allocation of the same batch job. If there is one, the batch system has requeued the
+        job, so this allocation has ended."""
         names = list(self.allocations)
         return next((self.allocations[other] for other in names[names.index(name) + 1:]
                      if self.allocations[other].job == self.allocations[name].job), None)
 
 
 def taking(name: str, jobs: Collection[int]) -> dict[str, Any]:
-    """The entry by which an allocation takes jobs."""
+    """Return the entry with which an allocation takes jobs."""
     return {"do": "take", "name": name, "jobs": [*jobs]}
 
 
 def nodes_of(state: PoolState, but: str = "") -> int:
-    """The nodes that the allocations of a pool have, and will have, without those of one."""
+    """Return the nodes of the pool's allocations and pending requests, without those of the allocation `but`."""
     return (sum(each.nodes for each in state.allocations.values() if not each.ended and each.name != but)
             + sum(each.nodes for each in state.pending()))
 
 
 def surplus(state: PoolState, enough: Callable[[PoolState, Sequence[PoolRequest]], bool]) -> list[PoolRequest]:
-    """Requests that have not begun and are too many: those after the oldest ones that are `enough`. The oldest have
-    waited in the batch system's queue for longest."""
+    """Return the pending requests that are too many: those after the oldest ones that are `enough`. The oldest
+    have waited longest in the batch system's queue."""
     kept: list[PoolRequest] = []
     found: list[PoolRequest] = []
     for each in state.pending():

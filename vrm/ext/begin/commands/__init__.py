@@ -1,1 +1,1 @@
-"""Commands for the beginning, a file each."""
+"""The commands of this package, a file for each."""

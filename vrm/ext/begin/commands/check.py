@@ -1,4 +1,4 @@
-"""`vrm check` and `vrm doctor`."""
+"""The commands `vrm check` and `vrm doctor`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ALL_RUN, SOME_NEVER, UNUSABLE = 0, 1, 2
 
 
 def add_check(commands: Any, shared: argparse.ArgumentParser) -> None:
-    """Add the command to the program's."""
+    """Add the command `check` to the program's commands."""
     parser = command(
         commands, "check", check, "check the configuration and its queue", [shared],
         "vrm check\nvrm check --deep\nvrm check --estimates estimates.csv\nvrm check --nodes 4 --sockets 2 --cores 16",
@@ -34,15 +34,15 @@ def add_check(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 
 def add_doctor(commands: Any, shared: argparse.ArgumentParser) -> None:
-    """Add the command to the program's."""
+    """Add the command `doctor` to the program's commands."""
     command(commands, "doctor", doctor, "look at this machine: what is found, what is wrong", [shared], "vrm doctor",
             "Looks at nodes, MPI, programs and files, and starts one rank. Nothing is changed. "
             "Exit status: 0 jobs can run, 2 they cannot.")
 
 
 def doctor(arguments: argparse.Namespace) -> int:
-    """Print what is found on this machine and what is wrong; 0 jobs can run, 2 they cannot."""
-    from vrm.ext.begin.doctor import examine
+    """Print what is found on this machine and what is wrong; return 0 if jobs can run, 2 if they cannot."""
+    from vrm.ext.begin.diagnosis import examine
     from vrm.system.printing.text import marked
 
     findings = examine(getattr(arguments, "config", default_config()))
@@ -52,7 +52,7 @@ def doctor(arguments: argparse.Namespace) -> int:
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """Check and print; see the module for the exit status."""
+    """Check the configuration and print the findings; return 0, 1 or 2 as `vrm check --help` describes."""
     return max(doctor(arguments), _check(arguments)) if arguments.deep else _check(arguments)
 
 
@@ -73,7 +73,7 @@ def _check(arguments: argparse.Namespace) -> int:
         raise CannotRun("--machine says which nodes there are; leave out --nodes, --sockets and --cores")
     try:
         report = examine(config, os.environ, arguments.estimates, sizes, arguments.machine)
-    except PolicyError as error:  # the user's own policy, asked about a job
+    except PolicyError as error:  # raised by the user's own policy for some job
         raise CannotRun(str(error)) from error
     for finding in report.findings:
         print(marked(str(finding)))
@@ -88,8 +88,9 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def following(arguments: argparse.Namespace) -> str:
-    """What to type when all can run: on a login node, and for other nodes than those here, the batch script."""
-    from vrm.live.batch.base import with_scripts
+    """Return what to type next if all jobs can run: on a login node, and for other nodes than those here, the batch
+    script."""
+    from vrm.live.batch.base import scriptable_systems
     from vrm.live.batch.login import login_node
 
     config = getattr(arguments, "config", default_config())
@@ -97,7 +98,7 @@ def following(arguments: argparse.Namespace) -> str:
     if login is None and not (arguments.nodes or arguments.sockets or arguments.cores or arguments.machine):
         return "vrm run"
     folder = os.path.dirname(config or "")
-    scripts = [(system, os.path.join(folder, f"vrm.{system.name}")) for system in with_scripts()
+    scripts = [(system, os.path.join(folder, f"vrm.{system.name}")) for system in scriptable_systems()
                if login is None or system is login.system]
     for system, script in scripts:
         if os.path.exists(script):

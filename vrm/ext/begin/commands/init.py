@@ -1,4 +1,4 @@
-"""`vrm init`: a configuration, a queue and a batch script for the programs that are here."""
+"""The command `vrm init`: writes a configuration, a queue and a batch script for the programs that are here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vrm.ext.begin.commands.script import duration, option_names
 from vrm.commands.shared import CannotRun, count
 
 MOST_JOBS = 8
-"""Jobs of a first queue."""
+"""The most jobs in a first queue."""
 
 CONFIG = """\
 # How vrm runs the jobs of this directory. Every key has a default; `vrm help config` explains
@@ -42,8 +42,8 @@ QUEUE = """\
 
 @dataclass(frozen=True)
 class SiteProbe:
-    """What there is: programs in a directory, an MPI or why there is none, cores, batch systems; `login` is the
-    batch system of which this is a login node."""
+    """What was found here: programs in a directory, an MPI or why there is none, the number of cores, batch systems.
+    `login` is the batch system for which this is a login node ("": none)."""
 
     directory: Path
     programs: tuple[str, ...]
@@ -56,7 +56,7 @@ class SiteProbe:
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
-    """Add the command to the program's."""
+    """Add the command `init` to the program's commands."""
     parser = command(
         commands, "init", init, "write a first configuration and queue for this directory", [],
         "vrm init\nvrm init ~/code/solver --ranks 4\nvrm init --slurm -N 4 -t 8:00:00",
@@ -67,8 +67,8 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 
 def _add_arguments(parser: Parser) -> None:
-    """The arguments, with those of the batch systems that are known."""
-    from vrm.live.batch.base import with_scripts
+    """Add the arguments, including those of the known batch systems."""
+    from vrm.live.batch.base import scriptable_systems
 
     parser.usage = f"%(prog)s [PROGRAM ...] [--ranks N] [{option_names()}] [options]"
     add = parser.add_argument
@@ -77,7 +77,7 @@ def _add_arguments(parser: Parser) -> None:
     add("--ranks", metavar="N", type=count,
         help="MPI ranks of each job (default: as many as a node has cores, 4 at most)")
     systems = parser.add_mutually_exclusive_group()
-    for system in with_scripts():
+    for system in scriptable_systems():
         systems.add_argument(f"--{system.name}", dest="system", action="store_const",
                              const=system.name,
                              help=f"also write vrm.{system.name}, for {system.submit} (as is done on a login node)")
@@ -85,14 +85,14 @@ def _add_arguments(parser: Parser) -> None:
         help="nodes that the batch script asks for (default: 1)")
     add("--cores", metavar="N", type=count,
         help="cores of each node, for " + " and ".join(
-            f"--{system.name}" for system in with_scripts() if not system.whole_nodes)
+            f"--{system.name}" for system in scriptable_systems() if not system.whole_nodes)
         + " (default: as many as this machine has)")
     add("-t", "--time", metavar="TIME", default="1:00:00",
         help="how long it asks for them (default: 1:00:00)")
 
 
 def init(arguments: argparse.Namespace) -> int:
-    """Look, write what is missing, and print what to type next; 0."""
+    """Look, write the files that are missing, and print what to type next; return 0."""
     found = look(arguments.programs)
     arguments.system = arguments.system or found.login
     if arguments.system:
@@ -113,7 +113,7 @@ def init(arguments: argparse.Namespace) -> int:
 
 
 def look(programs: Sequence[str]) -> SiteProbe:
-    """Find out what there is; CannotRun for programs that are none."""
+    """Find out what is here; raises CannotRun if a given program is not an executable file."""
     from vrm.config.schema import load
     from vrm.live.launch.base import LaunchError, make_launcher
     from vrm.live.nodes.topology import TopologyError, read_topology
@@ -136,9 +136,9 @@ def look(programs: Sequence[str]) -> SiteProbe:
 
 
 def _programs(given: Sequence[str]) -> tuple[Path, tuple[str, ...]]:
-    """The directory of the programs, and their names."""
+    """Return the directory of the programs, and their names."""
     if not given:
-        for place, helpers in ((Path("bin"), ()), (Path("."), (".sh", ".py"))):  # what is not a job in most directories
+        for place, helpers in ((Path("bin"), ()), (Path("."), (".sh", ".py"))):  # usually no jobs
             names = tuple(sorted(entry.name for entry in os.scandir(place) if _is_program(Path(entry.path))
                                  and not entry.name.endswith(helpers))) if place.is_dir() else ()
             if names:
@@ -164,9 +164,9 @@ def _is_program(path: Path) -> bool:
 
 
 def _batch() -> tuple[str, str]:
-    """The batch system for people, and the name of that of which this is a login node."""
+    """Return a text on the batch system, and the name of the one for which this is a login node ("": none)."""
     from vrm.live.batch.allocation import batch_system
-    from vrm.live.batch.base import with_scripts
+    from vrm.live.batch.base import scriptable_systems
     from vrm.live.batch.login import login_node
 
     around = batch_system(os.environ)
@@ -175,7 +175,7 @@ def _batch() -> tuple[str, str]:
     login = login_node(os.environ)
     if login:
         return f"{login.system.title} ({login.system.submit}, {login.file}): this is a login node", login.system.name
-    installed = [system.submit for system in with_scripts() if shutil.which(system.submit)]
+    installed = [system.submit for system in scriptable_systems() if shutil.which(system.submit)]
     there = f" ({' and '.join(installed)} installed, but not configured)" if installed else ""
     return f"none{there}; jobs run on this machine", ""
 
@@ -189,7 +189,7 @@ def _named(found: SiteProbe) -> str:
 
 
 def config_text(found: SiteProbe) -> str:
-    """The configuration."""
+    """Return the text of the configuration."""
     import yaml
 
     lines: list[str] = []
@@ -204,7 +204,7 @@ def config_text(found: SiteProbe) -> str:
 
 
 def queue_text(found: SiteProbe, ranks: int) -> str:
-    """The queue: a job of each program, or an example to be changed."""
+    """Return the text of the queue: a job for each program, or an example to be changed."""
     import shlex
 
     from vrm.ext.generate.npb import rank_counts

@@ -1,4 +1,4 @@
-"""`vrm script`."""
+"""The command `vrm script`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vrm.commands.shared import CannotRun, count, default_config, tell
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
-    """Add the command to the program's."""
+    """Add the command `script` to the program's commands."""
     parser = command(
         commands, "script", write, "write the batch script that starts vrm on nodes of its own",
         [shared], "vrm script --slurm -N 4 -t 8:00:00 --exclusive --module openmpi -o job.sh\n"
@@ -28,10 +28,10 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 
 def _add_arguments(parser: Parser) -> None:
-    """The arguments, with those of the batch systems that are known."""
-    from vrm.live.batch.base import with_scripts
+    """Add the arguments, including those of the known batch systems."""
+    from vrm.live.batch.base import scriptable_systems
 
-    known = with_scripts()
+    known = scriptable_systems()
     parser.usage = f"%(prog)s ({option_names()}) -N NODES -t TIME [options]"
     systems = parser.add_mutually_exclusive_group(required=True)
     for system in known:
@@ -57,7 +57,7 @@ def _add_arguments(parser: Parser) -> None:
         help="how long before the end Slurm asks vrm to stop (default: 120)")
     add("--chain", metavar="K", type=count, default=1,
         help="K allocations, one after the other, until the queue is done")
-    add("--once", action="store_true", help=argparse.SUPPRESS)  # what vrm does in any case
+    add("--once", action="store_true", help=argparse.SUPPRESS)  # no effect: vrm always does this
     add("--name", metavar="NAME", type=name,
         help="the batch job's name (default: that of the configuration)")
     add("--directive", metavar="TEXT", action="append", default=[],
@@ -70,23 +70,23 @@ def _add_arguments(parser: Parser) -> None:
 
 
 def option_names() -> str:
-    """The options that name a batch system: `--slurm | --pbs`."""
-    from vrm.live.batch.base import with_scripts
+    """Return the options that name a batch system: `--slurm | --pbs`."""
+    from vrm.live.batch.base import scriptable_systems
 
-    return " | ".join(f"--{system.name}" for system in with_scripts())
+    return " | ".join(f"--{system.name}" for system in scriptable_systems())
 
 
 def write(arguments: argparse.Namespace) -> int:
-    """Write the script and tell how to submit it; 0. Raises ConfigError or CannotRun."""
+    """Write the script and print how to submit it; return 0. Raises ConfigError or CannotRun."""
     from vrm.config.schema import load
-    from vrm.ext.begin import wrapper as wrappers
-    from vrm.live.batch.base import Wrapper, WrapperError
+    from vrm.ext.begin import batch_script as wrappers
+    from vrm.live.batch.base import BatchScript, BatchScriptError
 
     given = getattr(arguments, "config", default_config())
     if given is None:
         raise CannotRun("which configuration is vrm to run with? Give -c FILE")
     settings = load(given)
-    wrapper = Wrapper(
+    wrapper = BatchScript(
         command=vrm_command(given, arguments), nodes=arguments.nodes, walltime=arguments.time,
         name=arguments.name or batch_name(given, alone=arguments.chain > 1),
         cores=arguments.cores or cores_of(settings), memory=arguments.mem_per_cpu,
@@ -97,7 +97,7 @@ def write(arguments: argparse.Namespace) -> int:
         file=arguments.out or "FILE", directives=tuple(map(directive, arguments.directive)))
     try:
         text = wrappers.script(arguments.system, wrapper)
-    except WrapperError as error:
+    except BatchScriptError as error:
         raise CannotRun(str(error)) from error
     warn(settings, arguments)
     if arguments.out is None and arguments.submit:
@@ -124,7 +124,7 @@ def write(arguments: argparse.Namespace) -> int:
 
 
 def warn(settings: Any, arguments: argparse.Namespace) -> None:
-    """Tell what in the configuration does not go with the script."""
+    """Print what in the configuration does not match the script."""
     if settings.emulate:
         tell("vrm: the configuration has Emulate: true; on real nodes leave it out")
     if settings.nodes != "auto" and settings.nodes != arguments.nodes:
@@ -135,7 +135,7 @@ def warn(settings: Any, arguments: argparse.Namespace) -> None:
 
 
 def vrm_command(config: str, arguments: argparse.Namespace) -> tuple[str, ...]:
-    """The argument list that runs this vrm with this configuration, from any directory."""
+    """Return the argument list that runs this vrm with this configuration, from any directory."""
     beside = Path(sys.executable).with_name("vrm")
     start = [str(beside)] if os.access(beside, os.X_OK) else [sys.executable, "-m", "vrm.cli"]
     path = os.path.relpath if arguments.here else os.path.abspath
@@ -144,16 +144,16 @@ def vrm_command(config: str, arguments: argparse.Namespace) -> tuple[str, ...]:
 
 
 def cores_of(settings: Any) -> int | None:
-    """Cores of a node as the configuration says; None where it leaves that to be found."""
+    """Return the cores of a node in the configuration; None if the configuration leaves them to be found."""
     if settings.emulate or "auto" in (settings.sockets, settings.cores):
         return None
     return int(settings.sockets * settings.cores)
 
 
 def batch_name(config: str, alone: bool = False) -> str:
-    """A name for the batch job: of the configuration, or of its directory if it is a vrm.yaml;
-    in what batch systems allow in one. `alone`: configurations of the same name elsewhere get other
-    names, since Slurm runs one job of a name at a time in a chain."""
+    """Return a name for the batch job, with characters that batch systems allow: that of the configuration, or of its
+    directory if the file is a vrm.yaml. `alone`: configurations of the same name in other places get other names,
+    since Slurm runs one job of a name at a time in a chain."""
     path = Path(os.path.abspath(config))
     named = path.stem if path.stem != "vrm" else path.parent.name
     mark = f"-{zlib.crc32(os.fsencode(path)) & 0xffff:04x}" if alone else ""
@@ -161,8 +161,8 @@ def batch_name(config: str, alone: bool = False) -> str:
 
 
 def modules(wanted: Sequence[str], loaded: str) -> tuple[str, ...]:
-    """The modules that the script loads. What is `loaded` now (as LOADEDMODULES lists it) is what
-    this vrm needs. Who names some has chosen, but for the Python under vrm."""
+    """Return the modules that the script loads: the modules that are `loaded` now (in the format of LOADEDMODULES),
+    which this vrm needs; or the `wanted` ones, together with the loaded Python under vrm."""
     now = [module for module in loaded.split(":")
            if re.fullmatch(r"[A-Za-z0-9_][\w.+:/@=,-]*", module, re.ASCII)]
     if not wanted:
@@ -172,11 +172,11 @@ def modules(wanted: Sequence[str], loaded: str) -> tuple[str, ...]:
               and re.match(r"(?i)(cray-)?(python|(ana|mini)?conda)", module)), *wanted)
 
 
-# ------------------------------------------------------------- words on the command line, checked
+# ------------------------------------------------------------- values on the command line, checked
 
 
 def duration(text: str) -> int:
-    """`2:00:00`, `1-12:00:00`, `90m`, `2h` or `1d` in seconds."""
+    """Return a time such as `2:00:00`, `1-12:00:00`, `90m`, `2h` or `1d` in seconds."""
     from vrm.model.quantities import seconds_of
     try:
         seconds = int(seconds_of(text))
@@ -192,7 +192,7 @@ def duration(text: str) -> int:
 
 
 def memory(text: str) -> int:
-    """`1400`, `1400M` or `2G` in MiB."""
+    """Return a size such as `1400`, `1400M` or `2G` in MiB."""
     from vrm.model.quantities import SLURM_MEMORY, memory_bytes
     try:
         size = memory_bytes(text, SLURM_MEMORY) >> 20
@@ -204,7 +204,7 @@ def memory(text: str) -> int:
 
 
 def name(text: str) -> str:
-    """A name as accounts, partitions and modules have them."""
+    """Return the text if it is a valid name of an account, partition or module; otherwise raise ArgumentTypeError."""
     if not re.fullmatch(r"[A-Za-z0-9_][\w.+:/@=,-]*", text, re.ASCII):
         raise argparse.ArgumentTypeError(
             f"`{text}` is not a name: letters, digits and _ . + : / @ = , - are allowed")
@@ -212,7 +212,7 @@ def name(text: str) -> str:
 
 
 def directive(text: str) -> str:
-    """An option of the batch system: one line that begins with a dash."""
+    """Return an option of the batch system if it is one line that begins with a dash; otherwise raise CannotRun."""
     if not text.startswith("-") or not text.isprintable():
         raise CannotRun(f"--directive: `{text}` is not an option of a batch system; for example "
                         "--directive=--qos=long")

@@ -1,1 +1,1 @@
-"""What agents of nodes do for energy: a file for the standard library of Python 3.6 alone."""
+"""What agents of nodes do for energy: a file that needs only the standard library of Python 3.6."""

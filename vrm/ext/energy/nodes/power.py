@@ -1,19 +1,19 @@
-"""Energy and frequency of a node, as far as this user may read and set them. One file, the standard library
-only, Python 3.6 or newer: agents carry out its order `power`.
+"""Reads the energy of a node and sets its frequencies, as far as this user may. One file, the standard library only,
+Python 3.6 or newer: agents use it for the order `power`.
 
-Energy is that of the kernel's powercap zones (RAPL): the packages, and memory where it is counted apart.
-Frequencies are those of cpufreq, and are set only where its files are this user's to write: the governor
-becomes `userspace`. What was there before is kept in a file of the node, so that it is put back at the end of
-a job, of the agent, or by the next agent of this user if the agent was killed.
+The energy is that of the kernel's powercap zones (RAPL): the packages, and memory if it is counted separately. The
+frequencies are those of cpufreq, and are set only if this user may write its files: the governor becomes `userspace`.
+The earlier values are kept in a file of the node. They are restored at the end of a job, at the end of the agent, or
+by the next agent of this user if the agent was killed.
 
-A directory may stand for the root of the node's file system in all of this (`VRM_POWER`).
+A directory can be used instead of the root of the node's file system for all of this (`VRM_POWER`).
 """
 
 import json
 import os
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # typing would be a tenth of the agent's start
+if TYPE_CHECKING:  # importing typing would take 10 % of the agent's start
     from typing import Any, Dict, Iterable, List, Optional, Tuple
 
     Counters = Dict[str, Tuple[int, int]]
@@ -23,11 +23,11 @@ CPUS = "sys/devices/system/cpu"
 
 
 class PowerError(Exception):
-    """What cannot be read or set; the text says what and why."""
+    """Something cannot be read or set; the text says what and why."""
 
 
 def root() -> str:
-    """Where the node's files are."""
+    """Return the root of the node's files."""
     return os.environ.get("VRM_POWER") or "/"
 
 
@@ -41,8 +41,8 @@ def _reason(error: OSError) -> str:
 
 
 def counters(top: "Optional[str]" = None) -> "Counters":
-    """The energy counters of the node by zone: microjoules, and where each begins at 0 again. PowerError
-    where there is none, or this user may not read them."""
+    """Return the energy counters of the node by zone: microjoules, and the value at which each starts again at 0.
+    Raises PowerError if there is none, or this user may not read them."""
     folder = os.path.join(top or root(), ZONES)
     try:
         zones = sorted(os.listdir(folder))
@@ -66,7 +66,7 @@ def counters(top: "Optional[str]" = None) -> "Counters":
 
 
 def joules(before: "Counters", after: "Counters") -> float:
-    """The energy between two readings; a counter may have begun again once."""
+    """Return the energy (joules) between two readings; a counter may have started again once in between."""
     total = 0
     for zone, (begin, most) in before.items():
         end = after.get(zone, (begin, most))[0]
@@ -82,7 +82,8 @@ def _folder(cpu: int) -> str:
 
 
 def frequencies(cpu: int) -> "Tuple[float, float]":
-    """The lowest and the highest frequency of a CPU in GHz; PowerError where the kernel does not say."""
+    """Return the lowest and the highest frequency of a CPU in GHz; raises PowerError if the kernel does not report
+    them."""
     try:
         return (int(_read(_folder(cpu), "cpuinfo_min_freq")) / 1e6,
                 int(_read(_folder(cpu), "cpuinfo_max_freq")) / 1e6)
@@ -91,7 +92,7 @@ def frequencies(cpu: int) -> "Tuple[float, float]":
 
 
 def settable(cpu: int) -> str:
-    """Why this user cannot set the frequency of a CPU; "" where that is possible."""
+    """Return why this user cannot set the frequency of a CPU; "" if that is possible."""
     folder = _folder(cpu)
     try:
         governors = _read(folder, "scaling_available_governors").split()
@@ -110,9 +111,9 @@ def _write(folder: str, name: str, text: str) -> None:
         file.write(text)
 
 
-class Frequencies:
-    """The frequencies that this process has set, and what was there before: in `kept`, a file of this
-    node, while any is set."""
+class CpuFrequencies:
+    """The frequencies that this process has set, and the values before that. While any frequency is set, the latter
+    are kept in the file `kept` of this node. `holders` are the owners (jobs) of CPUs."""
 
     def __init__(self, kept: str) -> None:
         self.kept = kept
@@ -120,15 +121,15 @@ class Frequencies:
         self.holders = {}  # type: Dict[str, str]
 
     @classmethod
-    def of_node(cls) -> "Frequencies":
-        """Those of this user on this node. What one that was killed had set is put back."""
+    def of_node(cls) -> "CpuFrequencies":
+        """Return the object of this user on this node, after restoring what a killed process had set."""
         folder = os.environ.get("XDG_RUNTIME_DIR") or "/tmp"
         self = cls(os.path.join(folder, f"vrm-frequencies-{os.getuid()}"))
         self.take_up()
         return self
 
     def take_up(self) -> None:
-        """Put back what one that was killed had set; one that lives is left alone."""
+        """Restore what a killed process had set; the file of a living process is left alone."""
         try:
             if os.lstat(self.kept).st_uid != os.getuid():
                 return
@@ -142,7 +143,7 @@ class Frequencies:
         self.restore(None)
 
     def set(self, holder: str, cpus: "Iterable[int]", ghz: float) -> str:
-        """Set CPUs to a frequency for a holder; why that is not possible, and then none is set."""
+        """Set CPUs to a frequency for a holder. Return why that is not possible ("": it is); then none is set."""
         chosen = [int(cpu) for cpu in cpus]
         for cpu in chosen:
             trouble = settable(cpu)
@@ -157,7 +158,7 @@ class Frequencies:
                 self.before.setdefault(str(cpu), (_read(folder, "scaling_governor"),
                                                   _read(folder, "scaling_setspeed")))
                 self.holders[str(cpu)] = holder
-            self._keep()  # before the first is another one
+            self._keep()  # before the first change
             for cpu in chosen:
                 _write(_folder(cpu), "scaling_governor", "userspace")
                 _write(_folder(cpu), "scaling_setspeed", str(round(ghz * 1e6)))
@@ -167,7 +168,7 @@ class Frequencies:
         return ""
 
     def restore(self, holder: "Optional[str]") -> None:
-        """Put back what was there before on the CPUs of a holder; None: on all."""
+        """Restore the earlier values on the CPUs of a holder; None: on all."""
         for cpu, (governor, speed) in list(self.before.items()):
             if holder is not None and self.holders.get(cpu) != holder:
                 continue
@@ -196,25 +197,26 @@ class Frequencies:
 
 
 def _began(pid: int) -> str:
-    """When a process began, as its kernel counts; tells it from a later one of the same number."""
+    """Return when a process began, in the kernel's clock ticks; this distinguishes it from a later process with the
+    same number."""
     try:
         return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         return ""
 
 
-class Power:
-    """What an agent knows of the energy and frequencies of jobs on its node."""
+class NodePower:
+    """The state of an agent on the energy and frequencies of jobs on its node."""
 
     def __init__(self) -> None:
-        self.frequencies = Frequencies.of_node()
+        self.frequencies = CpuFrequencies.of_node()
         self.begun = {}  # type: Dict[str, Counters]
 
     def take(self, request: "Dict[str, Any]") -> "Dict[str, Any]":
-        """The answer to `{"ask": "power", "run": R, "job": J, "begin": true, "cpus": [0, 1], "frequency":
-        1.8}`, and with `begin` false at the job's end: the joules of the node since (null: not known), and why
-        the frequency could not be set. With `begin` null what an agent that was killed had set is put back, as with any
-        order."""
+        """Return the answer to `{"ask": "power", "run": R, "job": J, "begin": true, "cpus": [0, 1], "frequency":
+        1.8}`, and to the request with `begin` false at the job's end: the joules of the node since the begin (null:
+        unknown), and why the frequency could not be set. With `begin` null it only restores what a killed agent had
+        set, as the first request always does."""
         job = "{}/{}".format(request["run"], request["job"])
         energy, error = None, ""
         try:
@@ -238,21 +240,21 @@ class Power:
         return {"number": request["number"], "energy": energy, "error": error}
 
     def close(self) -> None:
-        """The agent ends: all frequencies are as they were."""
+        """Restore all frequencies at the end of the agent."""
         self.frequencies.restore(None)
 
 
-_METERS: "List[Power]" = []
+_METERS: "List[NodePower]" = []
 
 
 def take(request: "Dict[str, Any]", _: float) -> "Dict[str, Any]":
-    """The answer to an order."""
+    """Return the answer to a request."""
     if not _METERS:
-        _METERS.append(Power())
+        _METERS.append(NodePower())
     return _METERS[0].take(request)
 
 
 def close() -> None:
-    """The agent ends: all frequencies are as they were."""
+    """Restore all frequencies at the end of the agent."""
     for meter in _METERS:
         meter.close()

@@ -1,1 +1,1 @@
-"""The commands."""
+"""The commands `vrm log` and `vrm wait`."""

@@ -1,4 +1,4 @@
-"""`vrm log`: what a job has printed, and what it prints until its end."""
+"""`vrm log`: shows the output of a job, up to now or until its end."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from vrm.commands.parsing import command
 from vrm.commands.shared import CannotRun, job_ids, nothing_yet, run_of, tell
 
 POLL_SECONDS = 0.2
-"""Files may be written on another host: nothing but looking again shows what is new."""
+"""Seconds between two looks. Files may be written on another host, where only polling shows new output."""
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
-    """Add the command to the program's."""
+    """Add the command to the argument parser."""
     parser = command(
         commands, "log", log, "show what a job has printed", [shared],
         "vrm log 3\nvrm log 3 --follow\nvrm log 3 --err\nvrm log --extract 3 4",
@@ -36,7 +36,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
                              "their own in this directory")
 
 
-class Watched:
+class FollowedJob:
     """A job as the files of its run show it."""
 
     def __init__(self, run: Any, wanted: int) -> None:
@@ -46,7 +46,7 @@ class Watched:
         self._snapshot: Mapping[str, Any] = {}
 
     def look(self) -> Mapping[str, Any] | None:
-        """The job as the state shows it; None when it neither runs nor waits."""
+        """Return the job's entry in the state file; None if it neither runs nor waits."""
         from vrm.results.state import current, read
         try:
             changed = os.stat(self.run.state).st_mtime_ns
@@ -60,7 +60,7 @@ class Watched:
             raise CannotRun(f"{self.run.state} is not a state that a manager has written") from error
 
     def row(self) -> Any | None:
-        """Its line in jobs.csv, once it has ended."""
+        """Return its row in jobs.csv, once it has ended; otherwise None."""
         from vrm.results.job_columns import JobFileError
         from vrm.results.jobs import read_jobs
         try:
@@ -71,7 +71,7 @@ class Watched:
             raise CannotRun(str(error)) from error
 
     def over(self) -> bool:
-        """Whether nothing more is to come: it has ended, or waits and nobody is there to start
+        """Return whether no more output will come: the job has ended, or it waits and no manager runs that could start
         it."""
         if self.run.marker(self.id).exists():
             return bool(self.run.status(self.id).exists())
@@ -79,18 +79,19 @@ class Watched:
 
 
 def log(arguments: argparse.Namespace) -> int:
-    """Print; 0, or 2 when there is no such job or it has printed nothing yet."""
+    """Print the output of a job; return 0. Raises CannotRun (exit status 2) if there is no such job, or if it has
+    printed nothing yet."""
     run = run_of(arguments)
     if arguments.extract:
         return extract(run, [id_for(arguments, word) for word in arguments.id])
     if len(arguments.id) != 1:
         raise CannotRun("give the id of one job")
-    watched = Watched(run, id_for(arguments, arguments.id[0]))
+    watched = FollowedJob(run, id_for(arguments, arguments.id[0]))
     found, row = watched.look(), watched.row()
     if found is None and row is None:
         raise CannotRun(f"there is no job {watched.id}")
     app = found["app"] if found is not None else row.app  # type: ignore[union-attr]
-    path = place_of(run, app, watched.id, arguments.err)
+    path = output_file(run, app, watched.id, arguments.err)
     archived = found is None and not path.exists() and show_archived(run, row, arguments.err)
     if not archived and not path.exists():
         refuse(watched.id, app, row if found is None else None, arguments.follow)
@@ -106,14 +107,14 @@ def log(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def place_of(run: Any, app: str, job_id: int, err: bool) -> Path:
-    """The file of what a job prints."""
+def output_file(run: Any, app: str, job_id: int, err: bool) -> Path:
+    """Return the file of a job's output or errors."""
     path: Path = (run.errors if err else run.output)(app, job_id)
     return path if path.exists() else elsewhere(run, job_id, err) or path
 
 
 def refuse(job_id: int, app: str, ended: Any, follow: bool) -> None:
-    """Raise CannotRun for a job without a file, unless that is waited for."""
+    """Raise CannotRun for a job without an output file, unless the caller waits for the file."""
     if ended is not None and ended.start is None:
         raise CannotRun(f"job {job_id} never ran: {ended.status}" + f"; {ended.reason}" * bool(ended.reason))
     if not follow:
@@ -121,7 +122,8 @@ def refuse(job_id: int, app: str, ended: Any, follow: bool) -> None:
 
 
 def show_archived(run: Any, row: Any, err: bool) -> bool:
-    """Print what the archive has of a job that has ended; whether it has something."""
+    """Print the archived output of an ended job; return whether its output is in the archive or is known to be
+    empty."""
     from vrm.run.journal.archive import ERR, OUT, Archive
     archive = Archive(run.outputs)
     frame = archive.find(row.id, ERR if err else OUT)
@@ -140,7 +142,8 @@ def show_archived(run: Any, row: Any, err: bool) -> bool:
 
 
 def extract(run: Any, ids: list[int]) -> int:
-    """Write outputs of these jobs, or of all, into this directory."""
+    """Write the archived outputs of these jobs, or of all jobs, into the working directory; return 0. Raises CannotRun
+    if some are missing."""
     from vrm.results.jobs import read_jobs
     from vrm.run.journal.archive import OUT, Archive
     archive = Archive(run.outputs)
@@ -159,28 +162,28 @@ def extract(run: Any, ids: list[int]) -> int:
 
 
 def elsewhere(run: Any, job_id: int, err: bool) -> Path | None:
-    """The file that the user of a job has chosen for what it prints (`sbatch -o`); None for none."""
-    from vrm.live.manager.surroundings import printed
+    """Return the output file that the user of a job chose (`sbatch -o`); None if there is none."""
+    from vrm.live.manager.job_environment import printed
     from vrm.run.journal import files as journals
-    from vrm.run.journal.past import replay
+    from vrm.run.journal.history import replay
     try:
         entry = replay(journals.records(run.journal), run.journal).state.book.entries.get(job_id)
     except ValueError:
-        return None  # the manager says what is wrong with the journal
+        return None  # the manager reports what is wrong with the journal
     if entry is None or not entry.job.payload.output:
         return None
     return printed(run, entry.job, entry.details, "")[err]
 
 
 def copy(path: Path, over: Callable[[], bool]) -> int:
-    """Copy a file to standard output, and what is added to it, until it is over; the bytes copied.
+    """Copy a file to standard output, including what is added to it until `over` is true; return the number of bytes.
 
-    A file that became shorter, as when the job was started again, is shown from its beginning.
+    A file that became shorter, for instance because the job was started again, is shown from its beginning.
     """
     size, file = 0, None
     try:
         while True:
-            last = over()  # asked first: what was written before the end is read then
+            last = over()  # checked first: output that was written before the end is still read
             if file is None and path.exists():
                 file = open(path, "rb")
             if file is not None:
@@ -201,8 +204,8 @@ def copy(path: Path, over: Callable[[], bool]) -> int:
             file.close()
 
 
-def report(watched: Watched, app: str, err: bool, shown: bool) -> None:
-    """Print on standard error how the job ended; and what it has printed, if that is in the archive and not `shown`."""
+def report(watched: FollowedJob, app: str, err: bool, shown: bool) -> None:
+    """Print on standard error how the job ended; print its archived output first if nothing was `shown` yet."""
     row = watched.row()
     if row is not None and not shown:
         show_archived(watched.run, row, err)

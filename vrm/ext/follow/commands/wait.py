@@ -1,4 +1,4 @@
-"""`vrm wait`: until jobs have ended; and what `vrm submit --wait` does with the job that it brings."""
+"""`vrm wait`: waits until jobs have ended; also used by `vrm submit --wait` for the submitted job."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from vrm.run.rundir import RunDirectory
 
 POLL_SECONDS = 0.2
-"""The journal may be written on another host: nothing but looking again shows what is new."""
+"""Seconds between two looks. The journal may be written on another host, where only polling shows new records."""
 
 SHOWN = 10
-"""Jobs that did not complete and get a line of their own, at most."""
+"""Maximum number of jobs that did not complete and are listed separately."""
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
-    """Add the command."""
+    """Add the command to the argument parser."""
     parser = command(
         commands, "wait", wait, "wait until jobs have ended", [shared],
         "vrm wait\nvrm wait 3 7-9\nvrm wait 3 && vrm log 3",
@@ -34,14 +34,14 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 
 def wait(arguments: argparse.Namespace) -> int:
-    """Wait; the exit status is that of the jobs."""
+    """Wait for jobs; return the exit status that follows from theirs."""
     from vrm.commands.naming import ids_for
-    from vrm.run.control import chosen
+    from vrm.run.command_files import chosen
     run = run_of(arguments)
     ends = EndWatch(run)
     ends.look()
     try:
-        if "failed" in arguments.ids:  # they have ended
+        if "failed" in arguments.ids:  # failed jobs have ended already
             raise ValueError("failed")
         arguments.ids = ids_for(arguments, arguments.ids)
         named, swept = chosen({"ids": arguments.ids or ["all"]}, ends.apps)
@@ -54,18 +54,19 @@ def wait(arguments: argparse.Namespace) -> int:
 
 
 def submitted(run: RunDirectory, name: str) -> int:
-    """Wait until the jobs have ended that the command of that name has submitted."""
-    from vrm.run.journal.files import made_by
-    return until_ended(run, EndWatch(run), made_by(run.journal, name))
+    """Wait until the jobs have ended that the command of this name submitted; return the exit status."""
+    from vrm.run.journal.files import jobs_of_command
+    return until_ended(run, EndWatch(run), jobs_of_command(run.journal, name))
 
 
 def until_ended(run: RunDirectory, ends: EndWatch, wanted: Iterable[int]) -> int:
-    """Wait until these jobs have ended, say how, and give the exit status: 0 when all completed."""
+    """Wait until these jobs have ended, print how they ended, and return the exit status: 0 if all completed. Raises
+    CannotRun if no manager runs."""
     from vrm.model.quantities import fold
-    from vrm.run.control import NEXT
+    from vrm.run.command_files import NEXT
     wanted, gone = sorted(wanted), math.inf
     while True:
-        alive = run.manager_runs()  # asked before the last records are read
+        alive = run.manager_runs()  # checked before the last records are read
         ends.look()
         left = [job_id for job_id in wanted if job_id not in ends.ended]
         if not left:
@@ -80,7 +81,7 @@ def until_ended(run: RunDirectory, ends: EndWatch, wanted: Iterable[int]) -> int
 
 
 def said(ends: EndWatch, wanted: list[int]) -> int:
-    """Say how jobs ended; the exit status."""
+    """Print how jobs ended; return the exit status."""
     failed = [job_id for job_id in wanted if ends.ended[job_id]["state"] != "completed"]
     for job_id in wanted if len(wanted) == 1 else failed[:SHOWN]:
         end = ends.ended[job_id]
@@ -91,7 +92,7 @@ def said(ends: EndWatch, wanted: list[int]) -> int:
 
 
 class EndWatch:
-    """The jobs of a run, and the records of their ends, from its journal as it is written."""
+    """The jobs of a run and the records of their ends, read from the journal while it is written."""
 
     def __init__(self, run: RunDirectory) -> None:
         from vrm.run.journal.files import JournalFollower
@@ -100,9 +101,9 @@ class EndWatch:
         self.ended: dict[int, Mapping[str, Any]] = {}
 
     def look(self) -> None:
-        """Read what is new."""
+        """Read the new records. Raises CannotRun if the journal cannot be read."""
         from vrm.run.journal.codec import jobs_of
-        from vrm.run.journal.folded import unfolded
+        from vrm.run.journal.combined_records import unfolded
         try:
             another, records = self._follower.read_new()
         except FileNotFoundError:

@@ -1,1 +1,1 @@
-"""Commands about what will be, a file each."""
+"""The commands of the forecast extension, one file each."""

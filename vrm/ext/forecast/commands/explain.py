@@ -17,21 +17,21 @@ from vrm.system.printing.output import aligned, show
 
 if TYPE_CHECKING:
     from vrm.ext.forecast.explain import Explainer, Explanation, Reason
-    from vrm.ext.forecast.frozen import Frozen
+    from vrm.ext.forecast.frozen import FrozenRun
     from vrm.model import Job
 
 DRAWS = 20
-"""In how many draws each reason is tried."""
+"""Number of draws in which each reason is tested."""
 
 LONG = 5000
-"""Jobs of a run from which on a held job is explained without trying what would be if it were released, and of one that
-does not wait is said so at once."""
+"""Number of jobs in a run from which on the command answers at once: a held job is explained without testing
+when it would start if released, and for a job that does not wait only its state is printed."""
 
 FEW = 10
-"""Jobs that are looked at one by one."""
+"""Greatest number of jobs that are read one by one from the journal."""
 
 WIDTH = 100
-"""Columns to which sentences are filled."""
+"""Width of the text, in columns."""
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -48,7 +48,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 
 def explain(arguments: argparse.Namespace) -> int:
-    """Print why jobs wait; 0."""
+    """Print why jobs wait; return 0."""
     from vrm.commands.naming import ids_for
     from vrm.ext.forecast.draws import likely, members
     from vrm.ext.forecast.explain import Explainer
@@ -74,8 +74,9 @@ def explain(arguments: argparse.Namespace) -> int:
 
 
 def _known(path: Path, ids: list[int]) -> tuple[list[Explanation], list[str], dict[int, str]] | None:
-    """What there is to say of jobs of a long run that are held, run or have ended, with the names of the held ones:
-    nothing is tried, which would take minutes there, and nothing is built. None where others are among them."""
+    """Return what is known, without tests and without building the run, about held, running and ended jobs of a
+    long run: explanations of the held ones, lines about the others, and the names of the held ones. Testing
+    would take minutes there. None if other jobs are among `ids`."""
     from vrm.ext.forecast.explain import HELD, Explanation
     from vrm.ext.forecast.files import over
     from vrm.run.journal import files as journal
@@ -94,16 +95,16 @@ def _known(path: Path, ids: list[int]) -> tuple[list[Explanation], list[str], di
 
 
 def _widths(path: Path, ids: list[int]) -> dict[int, Mapping[str, Any]]:
-    """Why jobs have started on so many ranks, of those of these that allow several."""
-    from vrm.ext.learning.explained import width_of
+    """Return, for the jobs among `ids` that allow several numbers of ranks, why they started on theirs."""
+    from vrm.ext.learning.width_explanation import width_of
     found = {job_id: width_of(path, job_id) for job_id in ids[:FEW]} if path.exists() else {}
     return {job_id: width for job_id, width in found.items() if width is not None}
 
 
 def _shown(found: list[Explanation], others: list[str], names: Mapping[int, str], now: float, as_json: bool,
            widths: Mapping[int, Mapping[str, Any]]) -> int:
-    """Print it; 0. CannotRun where nothing is known of what was asked for but that it does not wait."""
-    from vrm.ext.learning.explained import sentences
+    """Print the explanations; return 0. Raises CannotRun if the only thing known is that the jobs do not wait."""
+    from vrm.ext.learning.width_explanation import sentences
 
     if not found and not widths:
         raise CannotRun("\n".join(others))
@@ -115,7 +116,7 @@ def _shown(found: list[Explanation], others: list[str], names: Mapping[int, str]
 
 
 def _all(explainer: Explainer, as_json: bool) -> None:
-    """A few words of each job that waits."""
+    """Print a short reason for each waiting job."""
     from vrm.report.tables import shown
     from vrm.run.reasons import clock
 
@@ -136,8 +137,8 @@ def _all(explainer: Explainer, as_json: bool) -> None:
     print(aligned(rows, right=(0,)))
 
 
-def called(frozen: Frozen, job: Job) -> str:
-    """A job's program, with its name behind where it has one."""
+def called(frozen: FrozenRun, job: Job) -> str:
+    """Return the program of a job, followed by the job's name if it has one."""
     entry = frozen.state.book.entries.get(job.id)
     return f"{job.app} {entry.details.name}" if entry is not None and entry.details.name else job.app
 
@@ -152,7 +153,7 @@ def _finite(value: float) -> Any:
 
 
 def _text(found: Explanation, name: str, now: float) -> str:
-    """A job and its reasons, for people."""
+    """Return a job and its reasons as text."""
     from vrm.report.tables import shown
     from vrm.run.reasons import clock
 
@@ -173,7 +174,7 @@ def _text(found: Explanation, name: str, now: float) -> str:
 
 
 def _sentences(reason: Reason, now: float) -> str:
-    """A reason, and what came of trying without it."""
+    """Return a reason as sentences, with the result of its test."""
     from vrm.model.quantities import said
     from vrm.report.tables import shown
     from vrm.run.reasons import clock

@@ -19,10 +19,10 @@ from vrm.system.printing.output import show
 
 if TYPE_CHECKING:
     from vrm.ext.forecast.files import RunFiles
-    from vrm.ext.forecast.frozen import Frozen
+    from vrm.ext.forecast.frozen import FrozenRun
 
 FRESH = 60.0
-"""Seconds up to which the forecast beside the manager is shown; older ones are made again."""
+"""Age in seconds up to which the forecast of the background process is shown; an older one is computed again."""
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -52,7 +52,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 
 def estimate(text: str) -> tuple[int, float]:
-    """`7=20m` as (7, 1200.0)."""
+    """Parse `7=20m` as (7, 1200.0)."""
     from vrm.model.quantities import seconds_of
     job_id, equals, length = text.partition("=")
     try:
@@ -65,7 +65,7 @@ def estimate(text: str) -> tuple[int, float]:
 
 
 def forecast(arguments: argparse.Namespace) -> int:
-    """Print the forecast; 0."""
+    """Print the forecast; return 0."""
     if arguments.why:
         from vrm.ext.forecast.commands.explain import explain
         return explain(arguments)
@@ -85,7 +85,7 @@ def forecast(arguments: argparse.Namespace) -> int:
 
 
 def _of_jobs(arguments: argparse.Namespace, settings: Any) -> int:
-    """Print when jobs start and end; 0."""
+    """Print when jobs start and end; return 0."""
     from vrm.commands.naming import ids_for
     from vrm.ext.forecast.report import forecast_table as report
 
@@ -110,10 +110,10 @@ def _of_jobs(arguments: argparse.Namespace, settings: Any) -> int:
 
 
 def score(settings: Any, arguments: argparse.Namespace) -> int:
-    """Print, and draw, how good the forecasts were that have come true; 0."""
+    """Print, and with `--plot` draw, how good the forecasts were that have come true; return 0."""
     from vrm.ext.forecast import score as scores
     from vrm.ext.forecast.files import RunFiles
-    from vrm.ext.forecast.report.forecast_score import Compared, draw
+    from vrm.ext.forecast.report.forecast_score import ComparedWait, draw
 
     files = RunFiles(settings)
     files.read_new()
@@ -127,7 +127,7 @@ def score(settings: Any, arguments: argparse.Namespace) -> int:
     if wrong:
         print(f"vrm: {wrong} line(s) of {path} are not forecasts and are ignored", file=sys.stderr)
     started = files.past.started
-    known = scores.came_true(made, lambda job_id: started[job_id]["time"] if job_id in started else None)
+    known = scores.scored_forecasts(made, lambda job_id: started[job_id]["time"] if job_id in started else None)
     if not known:
         raise CannotRun(f"no forecast job has started yet: {len({each.id for each in made})} job(s) wait that "
                         "have one. Jobs that start at once are not forecast")
@@ -135,14 +135,14 @@ def score(settings: Any, arguments: argparse.Namespace) -> int:
     show(arguments.json, found.record, lambda: "\n".join(
         [*found.lines(), "Not included in forecasts: later submissions, failures, lost nodes."]))
     if arguments.plot:
-        draw([Compared(each.made.start - each.made.time, each.wait,
-                       each.made.p10 <= each.truth <= each.made.p90 if each.made.calibrated else None)
+        draw([ComparedWait(each.made.start - each.made.time, each.wait,
+                           each.made.p10 <= each.truth <= each.made.p90 if each.made.calibrated else None)
               for each in known], Path(arguments.plot), f"{len(known)} forecasts of this run")
     return 0
 
 
 def page(arguments: argparse.Namespace, settings: Any) -> int:
-    """Write the page, once or as long as the run goes on; 0."""
+    """Write the page once, or again and again until the run ends; return 0."""
     from vrm.ext.forecast.report.forecast_page import name_of, page as drawn
     from vrm.results import state as states
     from vrm.system.errors import RunError
@@ -178,8 +178,8 @@ def page(arguments: argparse.Namespace, settings: Any) -> int:
 
 
 def current(settings: Any, ids: Sequence[int] = ()) -> dict[str, Any]:
-    """The forecast that there is, or else, or when one of these jobs is not in it yet, one that is made
-    now."""
+    """Return the latest forecast of the manager's background process. If there is none, or it is too old or
+    lacks one of the jobs `ids`, compute a new one."""
     from vrm.results import forecast as forecasts
     from vrm.run.rundir import RunDirectory
 
@@ -191,12 +191,12 @@ def current(settings: Any, ids: Sequence[int] = ()) -> dict[str, Any]:
             return named(settings, made)
     except (OSError, ValueError):
         pass
-    files, frozen = frozen_now(settings)
+    files, frozen = current_run(settings)
     return named(settings, _made(files, frozen))
 
 
 def named(settings: Any, made: Mapping[str, Any]) -> dict[str, Any]:
-    """A forecast with the names of its jobs, as far as the state file says them."""
+    """Return a forecast with the names of its jobs, as far as the state file has them."""
     from vrm.results import state as states
 
     try:
@@ -206,8 +206,8 @@ def named(settings: Any, made: Mapping[str, Any]) -> dict[str, Any]:
     return {**made, "jobs": [{**job, "name": names.get(job["id"], "")} for job in made["jobs"]]}
 
 
-def frozen_now(settings: Any) -> tuple[RunFiles, Frozen]:
-    """The run at this moment, from its files; what in them cannot be read is said."""
+def current_run(settings: Any) -> tuple[RunFiles, FrozenRun]:
+    """Return the run at this moment, from its files. Prints a warning if the journal cannot be read whole."""
     from vrm.ext.forecast.files import RunFiles
 
     files = RunFiles(settings)
@@ -218,10 +218,10 @@ def frozen_now(settings: Any) -> tuple[RunFiles, Frozen]:
     return files, files.frozen(files.told())
 
 
-def _made(files: RunFiles, frozen: Frozen) -> dict[str, Any]:
-    """The forecast of a run, or of one that might be; its ranges are those of the run's."""
-    from vrm.ext.forecast.live.beside import calibration_of, log_of, made
-    from vrm.ext.forecast.sharing import available
+def _made(files: RunFiles, frozen: FrozenRun) -> dict[str, Any]:
+    """Return the forecast of a run or of a changed copy of it, with the calibration of the run."""
+    from vrm.ext.forecast.live.process import calibration_of, log_of, made
+    from vrm.ext.forecast.parallel import available
     try:
         calibration = calibration_of(files, log_of(files))
     except OSError as error:
@@ -232,10 +232,10 @@ def _made(files: RunFiles, frozen: Frozen) -> dict[str, Any]:
 
 
 def _assumed(settings: Any, estimates: list[tuple[int, float]]) -> tuple[dict[str, Any], list[str]]:
-    """The forecast with other estimates of some jobs, and what they change."""
+    """Return the forecast with other estimates for some jobs, and lines that show what they change."""
     from vrm.ext.forecast.report import forecast_table as report
 
-    files, frozen = frozen_now(settings)
+    files, frozen = current_run(settings)
     waiting = {job.id for job in frozen.waiting()}
     wrong = [job_id for job_id, _ in estimates if job_id not in waiting]
     if wrong:
@@ -246,7 +246,7 @@ def _assumed(settings: Any, estimates: list[tuple[int, float]]) -> tuple[dict[st
 
 
 def _others(settings: Any, ids: list[int]) -> list[str]:
-    """What there is to say of jobs that neither run nor wait."""
+    """Return lines about jobs that neither run nor wait."""
     from vrm.ext.forecast.files import RunFiles
 
     files = RunFiles(settings)
@@ -255,14 +255,14 @@ def _others(settings: Any, ids: list[int]) -> list[str]:
 
 
 def test_only(arguments: argparse.Namespace, line: str) -> int:
-    """Print when a job would start that was submitted now; nothing is submitted. 0."""
+    """Print when a job would start if it were submitted now; nothing is submitted. Returns 0."""
     from vrm.live.site.programs import WantedProgram, program_fault
     from vrm.model import Infeasible
     from vrm.ext.forecast.report import forecast_table as report
-    from vrm.run.entry import LifeError
+    from vrm.run.entry import JobStateError
 
     settings = settings_of(arguments)
-    files, frozen = frozen_now(settings)
+    files, frozen = current_run(settings)
     try:
         jobs, details = files.submitted(line, frozen.now)
         for wanted in WantedProgram.of(jobs[0]):
@@ -271,7 +271,7 @@ def test_only(arguments: argparse.Namespace, line: str) -> int:
                 raise ValueError(fault)
         for job, each in zip(jobs, details):
             frozen = frozen.with_job(job, each)
-    except (Infeasible, LifeError, ValueError) as never:
+    except (Infeasible, JobStateError, ValueError) as never:
         raise CannotRun(f"it would be refused: {never}") from None
     made = _made(files, frozen)
     now = max(time.time(), made["time"])

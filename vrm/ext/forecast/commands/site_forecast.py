@@ -1,4 +1,4 @@
-"""`vrm forecast --site`, `--lml` and others: when the jobs of a whole site start."""
+"""`vrm forecast --site`, `--lml` and related options: when the jobs of a whole site start."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 FILES = (("squeue", "sinfo"), ("qstat", "pbsnodes"))
 MANY = 500
-"""Jobs of a site from which on several processes pay."""
+"""Number of jobs of a site from which on several processes are used."""
 
 SOURCES = ("site", "slurm", "pbs", "lml", "squeue", "qstat")
-"""Options that say where a snapshot comes from."""
+"""Options that choose the source of the snapshot."""
 
 SYSTEMS = {"slurm": "Slurm", "pbs": "PBS"}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options to those of `vrm forecast`."""
+    """Add the site options to those of `vrm forecast`."""
     site = parser.add_argument_group(
         "the whole site", "When will a job of the batch system around vrm start, such as the allocation "
         "that is to run vrm? Its queue is run on in virtual time, by nodes and cores, every job taking "
@@ -47,7 +47,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_sources(add: Callable[..., Any]) -> None:
-    """Add the options that say where the snapshot of a site comes from."""
+    """Add the options that choose the source of a site's snapshot."""
     add("--site", action="store_true", help="ask the batch system that is here")
     add("--slurm", action="store_true", help="ask Slurm (squeue, sinfo)")
     add("--pbs", action="store_true", help="ask PBS (qstat, pbsnodes)")
@@ -60,20 +60,20 @@ def add_sources(add: Callable[..., Any]) -> None:
 
 
 def wanted(arguments: argparse.Namespace) -> bool:
-    """Whether the forecast is of a site."""
+    """Return whether the options ask for the forecast of a site."""
     return bool(arguments.site or arguments.slurm or arguments.pbs or arguments.lml
                 or any(getattr(arguments, name) for pair in FILES for name in pair)
                 or arguments.out or arguments.reservations)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the forecast of a site; 0."""
-    from vrm.ext.forecast.sharing import available
+    """Print the forecast of a site; return 0."""
+    from vrm.ext.forecast.parallel import available
     from vrm.ext.forecast.site.forecast import forecast_lml, forecast_site
     from vrm.ext.forecast.site.snapshot import SnapshotError
 
     source = _source(arguments)
-    dates: Callable[[float], str] | None = None  # else of this host's clock
+    dates: Callable[[float], str] | None = None  # None: dates of this host's clock
     limits = (arguments.most_jobs or math.inf, arguments.most_time or math.inf)
 
     def processes(site: Snapshot) -> int:
@@ -103,7 +103,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _source(arguments: argparse.Namespace) -> str:
-    """The option that says where the snapshot of the site comes from. Raises CannotRun where options contradict."""
+    """Return the option that chooses the source of the snapshot. Raises CannotRun if options contradict each
+    other."""
     found = source_of(arguments, SOURCES)
     if (arguments.ids or arguments.estimate or arguments.score or arguments.plot or arguments.page
             or arguments.watch):
@@ -115,7 +116,8 @@ def _source(arguments: argparse.Namespace) -> str:
 
 
 def source_of(arguments: argparse.Namespace, names: Sequence[str]) -> str:
-    """The one of these options that is given. CannotRun for none, for several, and for half of a pair of files."""
+    """Return the one option of `names` that is given. Raises CannotRun if none or several are given, or only
+    half of a pair of files."""
     for first, second in FILES:
         if bool(getattr(arguments, first)) != bool(getattr(arguments, second)):
             raise CannotRun(f"--{first} and --{second} need each other: one lists the jobs, the other "
@@ -128,10 +130,10 @@ def source_of(arguments: argparse.Namespace, names: Sequence[str]) -> str:
 
 
 def me() -> str:
-    """The name of this user."""
+    """Return the name of this user, or the number if the user has no name."""
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # nobody of this number has a name
+    except (KeyError, OSError):  # the user number has no name
         return str(os.getuid())
 
 
@@ -145,7 +147,7 @@ def _write(where: str, content: bytes) -> None:
 
 
 def snapshot_of(arguments: argparse.Namespace, source: str) -> tuple[str, Snapshot]:
-    """A site, and what it is called."""
+    """Return the name of the source and the snapshot of the site."""
     from vrm.ext.forecast.site import outer_pbs, outer_slurm
     if source == "site":
         source = next((system for system, program in (("slurm", "squeue"), ("pbs", "qstat"))
@@ -172,7 +174,7 @@ def _show(name: str, site: Snapshot, found: dict[str, SiteForecast], user: str, 
     from vrm.run.reasons import clock
 
     def at(seconds: float) -> str:
-        """A time from the snapshot's moment."""
+        """Return the text of a time that is `seconds` after the snapshot."""
         return dates(seconds) if dates else clock(site.time + seconds, time.time())
 
     jobs = {job.key: job for job in site.jobs}

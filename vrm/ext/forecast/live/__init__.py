@@ -1,1 +1,1 @@
-"""Forecasts during a run: the part of the manager, and the process beside it."""
+"""Forecasts during a run: the manager's part, and its background process."""

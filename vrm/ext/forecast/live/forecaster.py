@@ -1,6 +1,5 @@
-"""The process beside the manager that forecasts when jobs start (`vrm.ext.forecast.live.beside`): started, told
-what happens, ended. Whatever becomes of it, the loop does not wait for it.
-"""
+"""Starts, feeds and ends the background process that forecasts when jobs start
+(`vrm.ext.forecast.live.process`). The manager's loop never waits for it, whatever happens to it."""
 
 from __future__ import annotations
 
@@ -17,21 +16,22 @@ from vrm.run.rundir import RunDirectory
 from vrm.run.state import State
 
 RESTARTS = 3
-"""How often the process is started again when it has ended by itself."""
+"""Number of times that the process is started again after it has ended by itself."""
 
 FIRST = 2.0
-"""Seconds after which a run with waiting jobs is forecast: many a run is over before."""
+"""Seconds before the first forecast of a run with waiting jobs: many runs end earlier."""
 
 PATIENCE = 1.0
-"""Seconds that it has to go when it is killed; on a file system that hangs it takes longer."""
+"""Seconds to wait for the killed process; on a hanging file system it may need longer."""
 
 LARGEST = 1 << 20
-"""Bytes that are kept for a process which does not read; what comes then is not for it."""
+"""Greatest number of bytes that are kept for a process which does not read; later reports are dropped."""
 
 
 class Forecaster:
-    """Has forecasts made beside the manager, from `begin` on (seconds of its clock). `warn` is told
-    once, when there will be none any more. `process` makes them; `left` is what its pipe has not taken yet."""
+    """Makes forecasts in a background process, from `begin` on (seconds of the manager's clock). `warn` is
+    called once, when there will be no more forecasts. `process` is the process; `left` are the bytes that its
+    pipe has not accepted yet."""
 
     def __init__(self, settings: Settings, run: RunDirectory, begin: float,
                  warn: Callable[[str], None]) -> None:
@@ -41,14 +41,14 @@ class Forecaster:
         self._warn = warn
         self.process: subprocess.Popen[bytes] | None = None
         self._starts = 0
-        self.left = b""  # what the pipe has not taken yet
+        self.left = b""  # not accepted by the pipe yet
 
     def _start(self) -> None:
         """Start the process."""
         self._starts += 1
         try:
             self.process = process = subprocess.Popen(
-                [sys.executable, "-m", "vrm.ext.forecast.live.beside"], stdin=subprocess.PIPE,
+                [sys.executable, "-m", "vrm.ext.forecast.live.process"], stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True, cwd="/")
         except OSError as error:
             self._begin = math.inf
@@ -60,16 +60,18 @@ class Forecaster:
         self.left = to_line(self._settings).encode() + b"\n"
 
     def begin(self, now: float) -> float:
-        """Forecasts are made of a run that begins now; when it wants to be told something first."""
+        """Start to make forecasts for a run that begins at `now`; return when the process gets its first
+        report."""
         self._begin = now + FIRST
         return self._begin
 
     def awake(self, state: State, now: float) -> bool:
-        """Whether it is to be told what happens."""
+        """Return whether the process is to get reports."""
         return self.process is not None or (now >= self._begin and bool(state.waiting))
 
     def tell(self, state: State, phase: str, end: float, now: float) -> None:
-        """Something may have happened to the run; see `vrm.results.forecast.ManagerReport`."""
+        """Send a report to the process, because something may have happened to the run; see
+        `vrm.results.forecast.ManagerReport`."""
         if self.process is None:
             self._start()
         process = self.process
@@ -88,7 +90,7 @@ class Forecaster:
             self._ended()
 
     def _ended(self) -> None:
-        """It is gone: start it again, or give up."""
+        """Handle the end of the process: start it again, or give up."""
         process = self.process
         assert process is not None and process.stderr is not None
         said = b""
@@ -114,12 +116,12 @@ class Forecaster:
             process.wait(PATIENCE)
         for pipe in (process.stdin, process.stderr):
             if pipe is not None:
-                with contextlib.suppress(OSError):  # what it was told last is of no use any more
+                with contextlib.suppress(OSError):  # the last report is of no use any more
                     pipe.close()
 
     def close(self) -> None:
-        """End the process; its last forecast is over with the manager."""
+        """End the process and remove its forecast, which is no longer valid without the manager."""
         self._remove()
         with contextlib.suppress(OSError):
-            for path in (self._path, *self._path.parent.glob(f".{self._path.name}.*")):  # written halfway
+            for path in (self._path, *self._path.parent.glob(f".{self._path.name}.*")):  # also half-written ones
                 path.unlink(missing_ok=True)

@@ -1,22 +1,22 @@
-"""The part that forecasts add to a manager: it looks after the process that makes them, and the loop does not wait for
-it."""
+"""The forecast part of the manager: it supervises the process that makes the forecasts, without ever waiting
+for it."""
 
 from __future__ import annotations
 
 import math
 import selectors
 
-from vrm.ext.forecast.asked import start_of
+from vrm.ext.forecast.start import start_of
 from vrm.ext.forecast.live.forecaster import Forecaster
 from vrm.live.manager.liverun import LiveRun
-from vrm.live.manager.part import Part, Shown
+from vrm.live.manager.part import Part, StateWritten
 
 
 class Forecasts(Part):
-    """Lets the forecaster know what happens, whenever that is shown, and says when a job would start that is asked
-    about."""
+    """Reports each shown state to the forecaster, and provides the run's `start_of`, the start forecast of a
+    single job."""
 
-    observes = (Shown,)
+    observes = (StateWritten,)
 
     def __init__(self, live: LiveRun) -> None:
         self.live = live
@@ -26,19 +26,19 @@ class Forecasts(Part):
         self._first = math.inf  # when it gets its first report even if nothing has changed
 
     def begin(self, selector: selectors.BaseSelector) -> None:
-        """Forecasts are made from now on, unless the settings say otherwise."""
+        """Start the forecasts, unless the settings switch them off."""
         if self.live.settings.extended("Forecast"):
             self._first = self.forecaster.begin(self.live.now)
 
     def look(self, now: float, files: bool) -> None:
-        """Have the state shown when the forecaster is to be told first."""
+        """Have the state shown when the first report to the forecaster is due."""
         if now >= self._first:
             self._first, self.live.dirty = math.inf, True
 
     def observe(self, event: object) -> None:
-        """Tell the forecaster, too, what is shown."""
+        """Report the shown state to the forecaster."""
         live = self.live
-        if isinstance(event, Shown) and self.forecaster.awake(live.state, event.time):
+        if isinstance(event, StateWritten) and self.forecaster.awake(live.state, event.time):
             live.journal.show()
             self.forecaster.tell(live.state, live.phase, live.end.end, event.time)
 

@@ -1,1 +1,1 @@
-"""Forecasts as people read them."""
+"""Forecasts as pages, tables and pictures."""

@@ -1,7 +1,8 @@
-"""The forecast of a run as one HTML file: no network, readable on a phone, light and dark.
+"""The forecast of a run as one HTML file: it needs no network, and is readable on a phone, in light and dark
+mode.
 
-A Gantt of the nodes over time shows what runs, what is forecast, reservations and the allocation's
-end; a list shows each job with its range and why it waits. Whatever comes from files is escaped.
+A Gantt chart of the nodes shows running jobs, forecast jobs, reservations and the end of the allocation; a list
+shows each job with its range and why it waits. All text from files is escaped.
 """
 
 from __future__ import annotations
@@ -19,23 +20,24 @@ from vrm.results.forecast import Record, moment
 from vrm.model.forms.hosts import expand
 
 ROWS = 64
-"""Nodes that have a row; neighbours with the same jobs share one, and more than these are left out."""
+"""Greatest number of rows of the chart. Neighbouring nodes with the same jobs share a row; further rows are
+left out."""
 
 MOST = 500
-"""Jobs in the list."""
+"""Greatest number of jobs in the list."""
 
 HUES = 8
-"""Colours by which jobs are told apart."""
+"""Number of colours that distinguish jobs."""
 
 TICKS = 6
-"""Times over the picture, at most."""
+"""Greatest number of times on the axis."""
 
 STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800)
-"""Seconds from one of them to the next."""
+"""Possible distances of these times, in seconds."""
 
 
 class Bar(NamedTuple):
-    """What is on a node from one time to another (seconds); `kind` is run, wait or kept."""
+    """A bar on a node from `begin` to `end` (seconds); `kind` is run, wait or kept (reserved)."""
 
     begin: float
     end: float
@@ -47,8 +49,8 @@ class Bar(NamedTuple):
 
 def page(made: Record, state: Mapping[str, Any] | None, now: float, name: str,
          renew: int | None = None) -> str:
-    """The whole page of a forecast, and of the state that it belongs to, if there is one. With `renew`
-    it loads itself again after so many seconds."""
+    """Return the HTML page of a forecast, and of the state that belongs to it, if there is one. With `renew`
+    the page reloads itself after that many seconds."""
     end = moment(made, "allocation_end")
     if state is not None and state["allocation"]["end"] is not None:
         end = state["allocation"]["end"]
@@ -79,7 +81,7 @@ def page(made: Record, state: Mapping[str, Any] | None, now: float, name: str,
 
 
 class _Scale:
-    """Times as places on the picture, in percent."""
+    """Converts times to positions in the chart, in percent."""
 
     def __init__(self, now: float, until: float) -> None:
         self.now, self.until = now, until
@@ -88,28 +90,28 @@ class _Scale:
         return round(min(100.0, max(0.0, 100 * (at - self.now) / (self.until - self.now))), 3)
 
     def box(self, begin: float, end: float) -> str:
-        """The style of what lasts from one time to another."""
+        """Return the CSS style of a box from one time to another."""
         left, right = self(begin), self(end)
         return f"left:{left}%;width:{max(0.4, right - left):.3f}%"
 
     def axis(self) -> str:
-        """Round times over it, of this machine's clock."""
+        """Return the axis: round times of this machine's clock."""
         least = (self.until - self.now) / TICKS
         step = next((each for each in STEPS if each >= least), math.ceil(least))
         zone = time.localtime(self.now).tm_gmtoff
         first = math.ceil((self.now + zone) / step) * step - zone
         return "<div class=\"axis\">" + "".join(
             f"<span style=\"left:{self(at)}%\">{when(at, self.now, step < 60)}</span>"
-            for at in range(first, math.ceil(self.until), step) if self(at) < 93) + "</div>"  # the text has room
+            for at in range(first, math.ceil(self.until), step) if self(at) < 93) + "</div>"  # so that the text fits
 
     def edge(self, end: float) -> str:
-        """The end of the allocation."""
+        """Return the mark of the allocation's end."""
         return f"<i class=\"edge\" style=\"left:{self(end)}%\"></i>" if end <= self.until else ""
 
 
 def _until(times: Iterable[float], now: float, end: float) -> float:
-    """How far the picture reaches: to the last of these times, and to the allocation's end where that is
-    not much later; never far behind it."""
+    """Return the end of the chart's time axis: the last of these times, or the allocation's end if that is not
+    much later; never far after it."""
     last = max([now + 60.0, *(at for at in times if math.isfinite(at))])
     if end - now < 2 * (last - now):
         last = max(now + 60.0, end)
@@ -117,7 +119,7 @@ def _until(times: Iterable[float], now: float, end: float) -> float:
 
 
 def _bars(made: Record, state: Mapping[str, Any] | None, now: float) -> dict[str, list[Bar]]:
-    """What is on each node."""
+    """Return the bars of each node."""
     found: dict[str, list[Bar]] = {}
     if state is not None:
         found = {node["name"]: [] for node in state["nodes"]}
@@ -147,13 +149,13 @@ def _bars(made: Record, state: Mapping[str, Any] | None, now: float) -> dict[str
 def _names(nodes: str) -> list[str]:
     try:
         return expand(nodes)
-    except ValueError:  # names that are no ranges
+    except ValueError:  # names that are not ranges
         return nodes.split(",")
 
 
 def _gantt(made: Record, state: Mapping[str, Any] | None, scale: _Scale, end: float,
            down: Iterable[str]) -> str:
-    """The nodes over time."""
+    """Return the chart of the nodes over time."""
     bars = _bars(made, state, scale.now)
     groups: list[tuple[str, str, list[Bar]]] = []
     gone = set(down)
@@ -187,7 +189,8 @@ def _gantt(made: Record, state: Mapping[str, Any] | None, scale: _Scale, end: fl
 
 
 def _lanes(bars: Iterable[Bar]) -> list[list[Bar]]:
-    """The bars of a node in as few lines as have none above another; a reservation is behind them."""
+    """Distribute the bars of a node to as few lanes as possible so that no two overlap; a reservation lies
+    behind other bars."""
     lanes: list[list[Bar]] = [[]]
     for bar in sorted(bars, key=lambda each: (each.kind == "kept", each.begin, each.end)):
         for lane in lanes:
@@ -200,7 +203,7 @@ def _lanes(bars: Iterable[Bar]) -> list[list[Bar]]:
 
 
 def _list(jobs: Sequence[Record], now: float, scale: _Scale, end: float) -> str:
-    """Each job with its range."""
+    """Return the table of the jobs."""
     if not jobs:
         return "<p>No job runs or waits.</p>"
     rows, near = [], all_near(jobs, now)
@@ -227,7 +230,7 @@ def _list(jobs: Sequence[Record], now: float, scale: _Scale, end: float) -> str:
 
 
 def _range(job: Record, now: float, scale: _Scale, end: float) -> str:
-    """The bar of a job: the range of its start, when it runs, the range of its end."""
+    """Return the bar of a job: the range of its start, its run, the range of its end."""
     start = moment(job, "start")
     if not math.isfinite(start):
         return f"<div class=\"time\">{scale.edge(end)}</div>"
@@ -245,7 +248,7 @@ def _text(words: str) -> str:
 
 
 def name_of(directory: Any) -> str:
-    """What a run is called: the last parts of its directory."""
+    """Return the name of a run: the last parts of its directory."""
     return "/".join(directory.parts[-2:]) if len(directory.parts) > 2 else str(directory)
 
 

@@ -1,4 +1,4 @@
-"""A picture of how good forecasts were: each wait against what was forecast, and how many starts lay in
+"""A picture of how good forecasts were: real waits against forecast waits, and the fraction of starts inside
 their ranges."""
 
 from __future__ import annotations
@@ -11,31 +11,32 @@ from vrm.ext.study.report.plotting import PictureError, picture
 from vrm.results.names import unit_of
 
 BLUE, ORANGE, GREY = "#0072B2", "#E69F00", "#999999"
-"""Of Okabe and Ito: any colour vision tells them apart."""
+"""Colours of Okabe and Ito, which people with any colour vision can distinguish."""
 
 LATEST = 50
-"""Forecasts over which the share in the ranges is taken, moment by moment."""
+"""Number of forecasts in the moving fraction of starts inside their ranges."""
 
 PROMISED = 0.8
-"""The share of the starts that is to lie in the ranges."""
+"""Fraction of starts that should lie inside their ranges."""
 
 
-class Compared(NamedTuple):
-    """A wait as it was forecast and as it was, in seconds; `inside`: whether the start lay in a calibrated
-    range (None: it was not calibrated)."""
+class ComparedWait(NamedTuple):
+    """A forecast wait and the real one, in seconds. `inside`: the start lay in its calibrated range (None: the
+    range was not calibrated)."""
 
     forecast: float
     real: float
     inside: bool | None
 
 
-def rolling(inside: Sequence[bool], latest: int = LATEST) -> list[float]:
-    """The share of the last so many, from the first time on that there are as many."""
+def moving_fraction(inside: Sequence[bool], latest: int = LATEST) -> list[float]:
+    """Return the fraction of the last `latest` values that are true, from the first position with that many
+    values on."""
     return [sum(inside[at - latest:at]) / latest for at in range(latest, len(inside) + 1)]
 
 
-def draw(waits: Sequence[Compared], path: Path, title: str) -> None:
-    """Draw some waits, in the order of their forecasts, into a file (.svg or .png). PictureError."""
+def draw(waits: Sequence[ComparedWait], path: Path, title: str) -> None:
+    """Draw some waits, in the order of their forecasts, into a file (.svg or .png). Raises PictureError."""
     with picture(path, PictureError, "leave --plot away", 8.4, 3.8) as figure:
         left, right = figure.subplots(1, 2)
         figure.suptitle(title, fontsize=10, x=0.01, ha="left")
@@ -56,7 +57,7 @@ def draw(waits: Sequence[Compared], path: Path, title: str) -> None:
         left.set(xscale="log", yscale="log", xlim=span, ylim=span, xlabel=f"wait as forecast, {unit.name}",
                  ylabel=f"real wait, {unit.name}")
         left.legend(fontsize=7, frameon=False, loc="upper left")
-        shares = rolling([each.inside for each in waits if each.inside is not None])
+        shares = moving_fraction([each.inside for each in waits if each.inside is not None])
         right.axhline(PROMISED, color=GREY, linewidth=0.8)
         right.set(ylim=(0, 1.02), xlabel="forecasts with a calibrated range",
                   title=f"starts in their ranges (80 % promised), of the last {LATEST}")

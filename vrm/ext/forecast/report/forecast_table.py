@@ -1,5 +1,5 @@
-"""What a forecast says, as text for people and as JSON for programs. A forecast is what
-`vrm.results.forecast` reads: moments are epoch seconds, null is `not in this allocation`."""
+"""A forecast as text for people and as JSON for programs. The forecast is what `vrm.results.forecast` reads:
+times are epoch seconds, null means `not in this allocation`."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from vrm.system.printing.output import boxed
 
 UNKNOWN = ("not included: later submissions, failures, lost nodes; a later job of higher priority "
            "delays the others")
-"""What no forecast can say."""
+"""What a forecast cannot include."""
 
 _SHRINK = (("Why", 16), ("Nodes", 8), ("App", 8), ("Why", 4))
 _SPARED = ("Latest", "Nodes", "Chance", "End", "Why", "Ranks")
 
 
 def facts(job: Record, made: Record) -> dict[str, Any]:
-    """A job's forecast as data: its keys are kept from version to version. Moments are epoch seconds,
-    null: not in this allocation. `status` is running or waiting; `p10` to `p90` is the range of the
-    start and `end_p10` to `end_p90` that of the end; `latest` is the start if all jobs take as long as
-    their users allow; `chance` (0 to 1) that it starts in this allocation; `time` when the forecast was
-    made, `members` from how many draws; `calibrated`: whether ranges are corrected by what came of
-    earlier ones."""
+    """Return a job's forecast as data, with keys that stay the same from version to version. Times are epoch
+    seconds, null: not in this allocation. `status` is running or waiting; `p10` to `p90` is the range of the
+    start and `end_p10` to `end_p90` that of the end; `latest` is the start if all jobs take as long as their
+    users allow; `chance` (0 to 1) is the probability that it starts in this allocation; `time` is when the
+    forecast was made, `members` its number of draws; `calibrated`: the ranges are corrected by the results of
+    earlier forecasts."""
     return {"id": job["id"], "app": job["app"], "name": job.get("name", ""), "ranks": job["procs"],
             "status": "running" if job["running"] else "waiting",
             **{key: job[key] for key in FORECAST},
@@ -35,15 +35,15 @@ def facts(job: Record, made: Record) -> dict[str, Any]:
 
 
 def chosen(made: Record, ids: Collection[int] = ()) -> list[Record]:
-    """The jobs of a forecast, or these of them: running ones by their ends, then the waiting ones as
-    they start."""
+    """Return the jobs of a forecast, or those of them with these ids: running jobs by their ends, then waiting
+    jobs by their starts."""
     jobs = [job for job in made["jobs"] if not ids or job["id"] in ids]
     return sorted(jobs, key=lambda job: (not job["running"], moment(job, "end" if job["running"]
                                                                     else "start"), job["id"]))
 
 
 def head(made: Record, now: float) -> list[str]:
-    """How old a forecast is and what it stands on."""
+    """Return how old a forecast is and on what it is based."""
     draws = (f"from {made['members']} draws" if made["members"] else
              "by the estimates; there is nothing yet to draw from")
     lines = [f"forecast of {when(made['time'], now, seconds=True)}, "
@@ -55,7 +55,7 @@ def head(made: Record, now: float) -> list[str]:
 
 def table(made: Record, ids: Collection[int] = (), now: float | None = None,
           width: int | None = None) -> str:
-    """The forecast as a table, no wider than `width` columns if that can be."""
+    """Return the forecast as a table, at most `width` columns wide if possible."""
     now = time.time() if now is None else now
     jobs = chosen(made, ids)
     names = ["Id", "App", "Ranks", "State", "Start", "Range", "End", "Latest", "Nodes", "Chance", "Why"]
@@ -69,7 +69,7 @@ def table(made: Record, ids: Collection[int] = (), now: float | None = None,
 
 
 def called(job: Record) -> str:
-    """A job's program, with its name behind where it has one."""
+    """Return the program of a job, followed by the job's name if it has one."""
     return shown(" ".join(filter(None, (job["app"], job.get("name", "")))))
 
 
@@ -85,7 +85,7 @@ def _row(job: Record, now: float, near: bool) -> list[str]:
 
 
 def changes(before: Record, after: Record, ids: Sequence[int], now: float) -> list[str]:
-    """What another assumption changes: a line for each of these jobs, and one for all others."""
+    """Return what another assumption changes: a line for each of these jobs, and one for all others."""
     was: Mapping[int, Record] = {job["id"]: job for job in before["jobs"]}
     lines, earlier, later = [], [], []
     for job in chosen(after):

@@ -1,1 +1,1 @@
-"""Forecasts of the batch system around: its queue, read as a snapshot."""
+"""Forecasts of the batch system around vrm, from a snapshot of its queue."""

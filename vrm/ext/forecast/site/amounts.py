@@ -1,7 +1,7 @@
-"""Where cores are only counted: when the jobs of a site start if any free core will do at any moment.
+"""Site forecasts that only count cores: when jobs start if any free cores will do at any moment.
 
-That is the manager AttributeState of C. Karbach (Jülich report 4354, 2012). It costs little, and a
-schedule of it may be none on real nodes: a job may have one core first and another one later.
+This is the manager AttributeState of C. Karbach (Jülich report 4354, 2012). It is cheap, but its schedule may
+be impossible on real nodes: a job may have one core first and another one later.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class StepFunction:
         self.times, self.free = [now], [free]
 
     def copy(self) -> StepFunction:
-        """An independent copy."""
+        """Return an independent copy."""
         twin = StepFunction(0.0, 0)
         twin.times, twin.free = list(self.times), list(self.free)
         return twin
@@ -33,7 +33,7 @@ class StepFunction:
         return at
 
     def take(self, begin: float, end: float, amount: int) -> None:
-        """Take an amount from begin to end."""
+        """Reduce the free amount from `begin` to `end` by `amount`."""
         begin = max(begin, self.times[0])
         if begin < end:
             first = self._at(begin)
@@ -42,20 +42,20 @@ class StepFunction:
                 self.free[at] -= amount
 
     def forget(self, now: float) -> None:
-        """Drop what was before now."""
+        """Drop the times before `now`."""
         first = bisect.bisect_right(self.times, now) - 1
         del self.times[:first], self.free[:first]
         self.times[0] = now
 
     def fits(self, amount: int, duration: float) -> bool:
-        """Whether an amount is free from the first moment on."""
+        """Return whether `amount` is free for `duration` seconds from the first time on."""
         if self.free[0] < amount:
             return False
         last = bisect.bisect_left(self.times, self.times[0] + duration)
         return min(self.free[:last]) >= amount
 
     def earliest(self, amount: int, duration: float) -> float:
-        """The first time from which an amount is free for so long; infinity for never."""
+        """Return the first time from which `amount` is free for `duration` seconds; infinity if there is none."""
         begin = math.inf
         for at, (time, free) in enumerate(zip(self.times, self.free)):
             if free < amount:
@@ -69,12 +69,12 @@ class StepFunction:
 
 
 def starts(site: Snapshot, late: float) -> dict[str, float]:
-    """When each waiting job starts, by key; those that never do are left out. Jobs beyond their limit
+    """Return when each waiting job starts, by key; jobs that never start are left out. Jobs beyond their limits
     end in `late` seconds."""
-    return _Count(site, late).run()
+    return _CountedSite(site, late).run()
 
 
-class _Count:
+class _CountedSite:
     def __init__(self, site: Snapshot, late: float) -> None:
         self.site = site
         self.steps = StepFunction(0.0, sum(node.cores for node in site.nodes if node.up))
@@ -96,7 +96,7 @@ class _Count:
         self.waiting = sorted((job for job in site.jobs if job.start is None and not job.stuck),
                               key=lambda job: (-job.rank, job.submit))
         self.events += [job.submit for job in self.waiting if job.submit > 0]
-        self.open = {job.key for job in site.jobs}  # that have not ended
+        self.open = {job.key for job in site.jobs}  # jobs that have not ended
 
     def _runs(self, job: SiteJob, start: float, end: float) -> None:
         self.steps.take(max(start, 0.0), end, job.total)
@@ -105,7 +105,7 @@ class _Count:
         heapq.heappush(self.events, end)
 
     def run(self) -> dict[str, float]:
-        """All starts."""
+        """Return all starts."""
         heapq.heapify(self.events)
         while self.events and self.waiting:
             now = heapq.heappop(self.events)
@@ -150,7 +150,7 @@ class _Count:
                     reserved[whose] = reserved.get(whose, 0) + 1
 
     def _step_reservations(self, now: float) -> None:
-        """Start the jobs of reservations."""
+        """Start the jobs of advance reservations."""
         for job in list(self.waiting):
             reservation = self.bound.get(job.key)
             if reservation is None:
@@ -163,11 +163,11 @@ class _Count:
                 inside.forget(max(now, inside.times[0]))
                 if inside.fits(job.total, job.wall):
                     inside.take(now, now + job.wall, job.total)
-                    self.steps.take(now, now + job.wall, -job.total)  # they are the reservation's
+                    self.steps.take(now, now + job.wall, -job.total)  # its cores belong to the reservation
                     self._start(job, now)
 
     def _over(self, job: SiteJob) -> bool:
-        """Whether a limit of its queue stands against a job."""
+        """Return whether a limit of its queue keeps a job from starting."""
         limit = self.site.queues.get(job.queue)
         if limit is None:
             return False

@@ -1,8 +1,8 @@
-"""When the jobs of a whole site start: a snapshot of its batch system, run on in virtual time.
+"""When the jobs of a whole site start: a snapshot of its batch system continues in virtual time.
 
-The site's jobs are those of a `vrm.ext.forecast.site.snapshot.Snapshot`. They are scheduled by vrm's own
-dispatchers as the snapshot says, every job taking as long as its limit lets it: what a site's scheduler
-knows, too. Nobody comes later, nothing fails.
+The jobs are those of a `vrm.ext.forecast.site.snapshot.Snapshot`. vrm's own dispatchers schedule them as the
+snapshot says; every job takes as long as its limit allows, which a site's scheduler assumes, too. No jobs are
+submitted later, and nothing fails.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from collections.abc import Iterator, Sequence
 
 from vrm.ext.forecast.site import amounts
 from vrm.ext.forecast.draws import History
-from vrm.ext.forecast.frozen import Frozen
-from vrm.ext.forecast.sharing import Part, shared_out
+from vrm.ext.forecast.frozen import FrozenRun
+from vrm.ext.forecast.parallel import Part, run_in_processes
 from vrm.model import Booking, Cluster, Dependency, Infeasible, Job, JobState, Node, Placement, bits
 from vrm.model.booking import Watcher
 from vrm.model.job import ANY, PLAIN, Details, Request
 from vrm.model.queues import Queues
 from vrm.model.reservation import Reservation
 from vrm.model.rules import Rules
-from vrm.run.entry import LifeError
+from vrm.run.entry import JobStateError
 from vrm.run.run import Run
 from vrm.run.state import State
 from vrm.scheduling import Dispatcher, PolicyError
@@ -37,11 +37,11 @@ from vrm.ext.forecast.site.snapshot import Place, SiteJob, Snapshot, SnapshotErr
 from vrm.workload.submission import Submission
 
 LATE = 1.0
-"""Seconds after which a job is taken to end that has outrun its limit."""
+"""Seconds after which a job is assumed to end that has exceeded its limit."""
 
 class SiteForecast(NamedTuple):
-    """What becomes of a job that waits: start and end in seconds from the snapshot's moment
-    (infinity: it does not start), where (none where amounts are counted), or why not."""
+    """The forecast of a waiting job: start and end in seconds from the snapshot's time (infinity: it does not
+    start), its places (none if only amounts are counted), or the reason why it does not start."""
 
     start: float
     end: float
@@ -51,12 +51,12 @@ class SiteForecast(NamedTuple):
 
 def forecast_site(site: Snapshot, most_jobs: float = math.inf, most_seconds: float = math.inf,
                   processes: int = 1) -> dict[str, SiteForecast]:
-    """What becomes of the jobs that wait, by key. After `most_jobs` starts, or `most_seconds`, nothing
-    more is asked. Parts of a site that have nothing to do with each other are shared between up to
-    `processes`. Raises SnapshotError for a snapshot that contradicts itself."""
+    """Return the forecasts of the waiting jobs, by key. The forecast ends after `most_jobs` starts, or after
+    `most_seconds`. Independent parts of a site are distributed to up to `processes` processes. Raises
+    SnapshotError for a snapshot that contradicts itself."""
     site = ranked(site)
     if site.manager == "AttributeState":
-        return _capped(site, _counted(site), most_jobs, most_seconds)
+        return _limit_starts(site, _counted(site), most_jobs, most_seconds)
     parts = [(SiteByNode(part), numbers) for part, numbers in parts_of(site)]
 
     def work(share: Part) -> list[dict[str, SiteForecast]]:
@@ -67,16 +67,16 @@ def forecast_site(site: Snapshot, most_jobs: float = math.inf, most_seconds: flo
 
     found: dict[str, SiteForecast] = {}
     try:
-        shares = shared_out(work, min(processes, len(parts)))
-    except RuntimeError:  # of another process; here it is the error that it was there
+        shares = run_in_processes(work, min(processes, len(parts)))
+    except RuntimeError:  # raised in another process; repeating it here raises the original error
         shares = work((0, 1))
     for each in shares:
         found.update(each)
-    return _capped(site, found, most_jobs, most_seconds)
+    return _limit_starts(site, found, most_jobs, most_seconds)
 
 
 def ranked(site: Snapshot) -> Snapshot:
-    """With the ranks that its formula gives."""
+    """Return the snapshot with the ranks that its formula gives."""
     if site.formula is None:
         return site
     text, names, where = site.formula
@@ -90,8 +90,8 @@ def ranked(site: Snapshot) -> Snapshot:
 
 
 def parts_of(site: Snapshot) -> Iterator[tuple[Snapshot, Sequence[int]]]:
-    """The site as machines that have nothing to do with each other, each with the numbers of its nodes:
-    queues with nodes of their own, where no order or reservation spans them."""
+    """Yield the independent machines of a site, each with the numbers of its nodes. They are queues with nodes
+    of their own, provided that no order or reservation involves several of them."""
     apart = site.algorithm == "List" or (site.algorithm == "Backfilling" and (
         site.per_queue or site.depth == math.inf))
     every = range(len(site.nodes))
@@ -132,9 +132,9 @@ def parts_of(site: Snapshot) -> Iterator[tuple[Snapshot, Sequence[int]]]:
                           for each in site.reservations]), numbers
 
 
-def _capped(site: Snapshot, found: dict[str, SiteForecast], most_jobs: float, most_seconds: float
-            ) -> dict[str, SiteForecast]:
-    """Without the starts behind a limit."""
+def _limit_starts(site: Snapshot, found: dict[str, SiteForecast], most_jobs: float, most_seconds: float
+                  ) -> dict[str, SiteForecast]:
+    """Remove the starts after a limit."""
     jobs = f"not among the first {most_jobs:g} starts, after which the forecast ends"
     time = f"not within {most_seconds:g} s, after which the forecast ends"
     started = sorted((each.start, at, key) for at, (key, each) in enumerate(found.items())
@@ -150,7 +150,7 @@ def _capped(site: Snapshot, found: dict[str, SiteForecast], most_jobs: float, mo
 
 
 def _counted(site: Snapshot) -> dict[str, SiteForecast]:
-    """By amounts alone."""
+    """Return the forecasts by counting cores only."""
     total = sum(node.cores for node in site.nodes if node.up)
     found = {}
     starts = amounts.starts(site, LATE)
@@ -166,7 +166,7 @@ def _counted(site: Snapshot) -> dict[str, SiteForecast]:
 
 
 class _Starts(Watcher, Recorder):
-    """Notes who starts where: watches the cluster."""
+    """Records which job starts where: observes the cluster."""
 
     def __init__(self) -> None:
         self.found: dict[int, Booking] = {}
@@ -176,15 +176,15 @@ class _Starts(Watcher, Recorder):
 
 
 class SiteByNode:
-    """A site whose jobs have nodes and cores, as a run of vrm. Where jobs share no nodes, a node counts
-    as one core."""
+    """A site whose jobs have nodes and cores, as a run of vrm. If jobs do not share nodes, a node counts as one
+    core."""
 
     def __init__(self, site: Snapshot) -> None:
         self.site = site
         self.classes = sorted({name for node in site.nodes for name in node.classes or ()})
         if not site.nodes:
             raise SnapshotError("the snapshot has no nodes")
-        self.ids = {job.key: number for number, job in enumerate(_in_turn(site.jobs))}
+        self.ids = {job.key: number for number, job in enumerate(_dependencies_first(site.jobs))}
         self.keys = {number: key for key, number in self.ids.items()}
         self.why: dict[str, str] = {}
         self._least = min(node.cores for node in site.nodes)
@@ -208,7 +208,7 @@ class SiteByNode:
         return Reserving(int(site.depth), False, site.per_queue) if site.depth else "none"
 
     def _nodes(self) -> Iterator[Node]:
-        """Its nodes, named by their numbers."""
+        """Yield its nodes, named by their numbers."""
         site = self.site
         kinds = {self._kind(job) for job in site.jobs} if not site.shared else set()
         for number, node in enumerate(site.nodes):
@@ -222,7 +222,7 @@ class SiteByNode:
                 yield Node(f"{number}", (1,), features=fit)
 
     def _kind(self, job: SiteJob) -> tuple[str, int]:
-        """What tells on which whole nodes a job can run: its queue, and cores of each node."""
+        """Return what determines on which whole nodes a job can run: its queue, and its cores on each node."""
         return job.queue, job.per_node if job.nodes else 1
 
     def _able(self, number: int, kind: tuple[str, int]) -> bool:
@@ -230,7 +230,8 @@ class SiteByNode:
         return cores <= (node.cores if node.classes is None else node.classes.get(queue, 0))
 
     def _queues(self) -> Queues:
-        """The limits, where there are any; a queue without a name is that of jobs which name none."""
+        """Return the limits of the queues, if there are any. The queue without a name is for jobs that name no
+        queue."""
         limits = self.site.queues
         if not limits:
             return Queues()
@@ -243,7 +244,7 @@ class SiteByNode:
             for name in sorted(names)})
 
     def job(self, job: SiteJob, job_id: int) -> Job:
-        """It as a job of vrm; ValueError where it asks for nothing."""
+        """Return the site's job as a job of vrm. Raises ValueError if it requests nothing."""
         site = self.site
         queue = (job.queue or " ") if site.queues else job.queue
         if site.shared:
@@ -272,7 +273,7 @@ class SiteByNode:
             raise SnapshotError(f"job {site_job.key}: {error}") from error
 
     def run(self, most_jobs: float, most_seconds: float) -> dict[str, SiteForecast]:
-        """What becomes of the waiting jobs."""
+        """Return the forecasts of the waiting jobs."""
         site, state, cluster = self.site, self.state, self.cluster
         notes = _Starts()
         later, runs = self._enter()
@@ -285,7 +286,7 @@ class SiteByNode:
             for now in simulator.moments(later):
                 if now > most_seconds or len(notes.found) >= most_jobs:
                     break
-        except PolicyError:  # a job waits for ever: for nodes that are down
+        except PolicyError:  # a job waits forever, for nodes that are down
             pass
         found = {}
         for job in site.jobs:
@@ -293,14 +294,16 @@ class SiteByNode:
                 found[job.key] = self._said(job, notes.found.get(self.ids[job.key]))
         return found
 
-    def frozen(self, past: History) -> Frozen:
-        """The site at its moment, with what is known of jobs that have ended; jobs are ended at their limits."""
+    def frozen(self, past: History) -> FrozenRun:
+        """Return the site frozen at the snapshot's time, with the history of ended jobs; jobs are ended at
+        their limits."""
         later, _ = self._enter()
-        self.state.next_id = max(self.state.next_id, len(self.ids))  # also behind those that wait
-        return Frozen(Run(self.state, self.scheduler), 0.0, kill=True, past=past, later=tuple(later), due=True)
+        self.state.next_id = max(self.state.next_id, len(self.ids))  # also higher than those of jobs that wait
+        return FrozenRun(Run(self.state, self.scheduler), 0.0, kill=True, past=past, later=tuple(later), due=True)
 
     def _enter(self) -> tuple[list[Submission], dict[int, float]]:
-        """Enter all jobs. Gives those that come later, and how long those take that wait (s)."""
+        """Enter all jobs. Returns the jobs that are submitted later, and the run times of the waiting ones in
+        seconds."""
         state = self.state
         for known in self._running():
             state.next_id = max(state.next_id, known.id + 1)
@@ -312,7 +315,7 @@ class SiteByNode:
         return later, runs
 
     def _places(self, placement: Placement) -> Iterator[Place]:
-        """Nodes and cores of a placement."""
+        """Yield the nodes and cores of a placement."""
         if not self.site.shared:
             for node in placement.nodes:
                 yield node, self._whole[node]
@@ -330,7 +333,7 @@ class SiteByNode:
         return SiteForecast(math.inf, math.inf, (), why)
 
     def _taken(self, job: SiteJob, procs: int) -> int:
-        """The cores of a running job of `procs` ranks."""
+        """Return the cores of a running job of `procs` ranks, as a bit mask."""
         site, cluster, layout, taken = self.site, self.cluster, self.cluster.layout, 0
         for node, cores in job.places:
             first = layout.node_first[node]
@@ -355,12 +358,12 @@ class SiteByNode:
         for site_job in held:
             try:
                 job = self.job(site_job, self.ids[site_job.key])
-            except ValueError:  # it runs all the same
+            except ValueError:  # it runs even so
                 job = Job(self.ids[site_job.key], site_job.key, max(1, site_job.total), site_job.wall,
                           site_job.submit, user=site_job.user)
             taken = self._taken(site_job, job.procs)
             if site_job.places and not taken:
-                continue  # of cores nobody says which, and others have them all
+                continue  # its cores are not named, and other jobs have them all
             if not site_job.places:
                 placement = self.scheduler.policy.place(job, cluster)
                 if not placement:
@@ -368,7 +371,7 @@ class SiteByNode:
                                         "room for it next to the others: name them (nodelist)")
             else:
                 number = bits.count(taken)
-                if number != job.procs:  # what it has counts, not what it wanted
+                if number != job.procs:  # the cores that it has count, not those that it requested
                     job = job.but(procs=number, request=job.request._replace(
                         tasks=number, nodes=(1, 0), tasks_per_node=0))
                 placement = Placement.of_cores(layout, taken, number)
@@ -386,11 +389,12 @@ class SiteByNode:
                     "")
 
     def _waiting(self) -> tuple[list[Submission], dict[int, float]]:
-        """Enter the jobs that wait. Gives those that come later, and the run times (s) of all."""
+        """Enter the waiting jobs. Returns the jobs that are submitted later, and the run times of all in
+        seconds."""
         later: list[Submission] = []
         runs: dict[int, float] = {}
         stuck = {job.key for job in self.site.jobs if job.stuck}
-        for site_job in _in_turn(self.site.jobs):
+        for site_job in _dependencies_first(self.site.jobs):
             if site_job.start is not None or site_job.stuck:
                 continue
             never = next((key for key in site_job.after if key in stuck or key in self.why), "")
@@ -406,7 +410,7 @@ class SiteByNode:
                     later.append(Submission(job, job.walltime, after))
                 else:
                     self.state.submit([job], Details(after) if after else PLAIN)
-            except (Infeasible, LifeError, SnapshotError) as error:
+            except (Infeasible, JobStateError, SnapshotError) as error:
                 self.why[site_job.key] = str(error)
                 continue
             runs[job.id] = job.walltime
@@ -417,7 +421,7 @@ class SiteByNode:
         for number, each in enumerate(self.site.reservations, 1):
             jobs = tuple(self.ids[key] for key in each.jobs
                          if key in self.ids and key not in self.why)
-            if each.end > 0 and each.nodes:  # a site's jobs may run into one: it is not refused
+            if each.end > 0 and each.nodes:  # a site's jobs may overlap a reservation, so it is not refused
                 self.state.reservations.add(Reservation(number, each.key, tuple(map(str, each.nodes)),
                                                 each.begin, each.end), jobs)
 
@@ -430,8 +434,8 @@ def _feature(kind: tuple[str, int]) -> str:
     return f"{kind[1]} cores for {kind[0]}"
 
 
-def _in_turn(jobs: Sequence[SiteJob]) -> list[SiteJob]:
-    """The jobs in their order, but each behind those that it waits for."""
+def _dependencies_first(jobs: Sequence[SiteJob]) -> list[SiteJob]:
+    """Return the jobs in their order, except that each comes after those on which it depends."""
     known = {job.key: job for job in jobs}
     found: dict[str, SiteJob] = {}
     for job in jobs:
@@ -440,7 +444,7 @@ def _in_turn(jobs: Sequence[SiteJob]) -> list[SiteJob]:
             last = turn[-1]
             first = next((known[key] for key in last.after
                           if key in known and key not in found), None)
-            if first is None or any(first is each for each in turn):  # or they wait for each other
+            if first is None or any(first is each for each in turn):  # or they depend on each other
                 found[last.key] = turn.pop()
             else:
                 turn.append(first)
@@ -449,7 +453,7 @@ def _in_turn(jobs: Sequence[SiteJob]) -> list[SiteJob]:
 
 def forecast_lml(lml: Lml, most_jobs: float = math.inf, most_seconds: float = math.inf,
                  processes: int = 1) -> tuple[dict[str, SiteForecast], bytes]:
-    """What becomes of the waiting jobs of an LML file, and the file with it; as `forecast_site`."""
+    """Return the forecasts of the waiting jobs of an LML file, and the file with them; see `forecast_site`."""
     found = forecast_site(lml.snapshot, most_jobs, most_seconds, processes)
     totals = {job.key: job.total for job in lml.snapshot.jobs}
     ends = {job.key: job.start + job.wall if job.start + job.wall > 0 else LATE
@@ -460,7 +464,7 @@ def forecast_lml(lml: Lml, most_jobs: float = math.inf, most_seconds: float = ma
 
 
 def said_of(places: Sequence[Place], first: int = 1) -> str:
-    """Nodes and cores as `(1-1(4-5))`: ranges of nodes, counted from `first`, with the same cores."""
+    """Return nodes and cores as `(1-1(4-5))`: ranges of nodes with the same cores, counted from `first`."""
     parts: list[tuple[int, int, frozenset[int]]] = []
     for node, cores in places:
         cores = cores or frozenset()

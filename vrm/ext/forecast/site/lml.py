@@ -1,28 +1,28 @@
-"""LML: the XML of LLview and Eclipse PTP in which a site's jobs and nodes are described, read as a
-snapshot and written again with what is forecast (C. Karbach, Jülich report 4354, 2012).
+"""LML, the XML format of LLview and Eclipse PTP for a site's jobs and nodes: read as a snapshot, and written
+again with the forecast (C. Karbach, Jülich report 4354, 2012).
 
-`objects/object` name what there is (`id`, `type`), `information/info` say about it (`oid`) in
-`data` with `key` and `value`; several infos of one object are one. What is not known here is written
-back as it is: the forecast is added to the file's own text, as infos of the type `forecast`.
+`objects/object` are the objects (`id`, `type`). `information/info` describe them (`oid`) in `data` with `key`
+and `value`; several infos of one object are merged. Unknown content is written back unchanged: the forecast is
+added to the file's own text, as infos of the type `forecast`.
 
-Keys of objects, and what they are where they are missing:
+Keys of objects, and their defaults:
 
-- job: `state` (Running with a dispatchdate, else Idle), `queuedate` (system_time), `dispatchdate`,
-  `wall` (s; 86400), `nummachines` and `taskspernode` (one of them: the other is 1), `totalcores` (their
-  product; alone: cores anywhere, 1), `queue`, `owner`, `nodelist` or `odelist`, `after` (ids of jobs,
-  by commas)
+- job: `state` (Running if there is a dispatchdate, else Idle), `queuedate` (system_time), `dispatchdate`,
+  `wall` (s; 86400), `nummachines` and `taskspernode` (if only one is given, the other is 1), `totalcores`
+  (their product; alone: cores anywhere, 1), `queue`, `owner`, `nodelist` or `odelist`, `after` (ids of jobs,
+  separated by commas)
 - node: `ncores` (1), `avail_classes` (any), `state` (`down`: nothing starts)
 - queue: `starters` (cores), `maxjobs`, `maxjobsperuser` (no limit)
-- reservation: `starttime`, `endtime`, `nodelist`, `totalcores` (where amounts are counted), `jobs`
-  (ids, by commas)
+- reservation: `starttime`, `endtime`, `nodelist`, `totalcores` (if amounts are counted), `jobs` (ids, separated
+  by commas)
 - scheduler: `system_sysprio` (`-DATEqueuedate`), `system_state` (`NodeState`), `scheduling_algorithm`
   (`Backfilling`), `topdogs` (1; `all`), `topdogs_per_queue` (`no`), `node_sharing` (`yes`),
   `simultaneous_events` (`together`; `one_by_one`, with the state NodeState)
 - system: `system_time` (the latest date in the file), `date_format` (`%m/%d/%y-%H:%M:%S`)
 
-Dates are of UTC: only differences count. `(1-1(4-5))` are the cores 4 and 5 of node 1, both counted
-from 1; nodes are counted in the order of the file. Forecast keys: `predicted_dispatchdate`,
-`predicted_completiondate`, `predicted_nodelist` (or `predicted_totalcores`), `predicted_reason`.
+Dates are in UTC: only differences count. `(1-1(4-5))` are the cores 4 and 5 of node 1, both counted from 1;
+nodes are counted in the order of the file. Forecast keys: `predicted_dispatchdate`, `predicted_completiondate`,
+`predicted_nodelist` (or `predicted_totalcores`), `predicted_reason`.
 """
 
 from __future__ import annotations
@@ -45,26 +45,26 @@ from vrm.ext.forecast.site.snapshot import (ALGORITHMS, MANAGERS, Formula, Place
                                    SiteReservation, Snapshot, SnapshotError)
 
 FORECAST = "forecast"
-"""The type of the infos that a forecast has added; they are not read, and are replaced."""
+"""The type of the infos that a forecast adds; they are ignored when the file is read, and replaced."""
 
 DATES = "%m/%d/%y-%H:%M:%S"
 WALL = 86400.0
 LARGEST = 1 << 28
-"""Bytes of a file."""
+"""Greatest size of a file in bytes."""
 MOST = 10_000_000
-"""Nodes, cores and seconds that one value may say."""
+"""Greatest number of nodes, cores or seconds in one value."""
 _DEEPEST = 100
 
 FUNCTIONS = {"log", "log2", "log10", "sqrt", "min", "max"}
-"""Of formulas: other words in them are keys of jobs."""
+"""Functions in formulas; other words in them are keys of jobs."""
 
 RUNNING = ("running", "starting", "completing")
 WAITING = ("idle", "queued", "pending", "waiting", "submitted")
 GONE = ("completed", "removed", "cancelled", "canceled", "failed", "timeout")
 
 
-class Object(NamedTuple):
-    """An object with all that is said of it: each value with its line."""
+class LmlObject(NamedTuple):
+    """An object with all its data: each value with its line."""
 
     id: str
     type: str
@@ -74,18 +74,18 @@ class Object(NamedTuple):
 
 
 class LmlDocument:
-    """A file: its `objects` by id, and its own text. Raises SnapshotError, with file and line."""
+    """An LML file: its `objects` by id, and its text. Raises SnapshotError with file and line."""
 
     def __init__(self, content: bytes, name: str = "LML") -> None:
         self.name = name
         self.content = content
-        self.objects: dict[str, Object] = {}
+        self.objects: dict[str, LmlObject] = {}
         self._open: list[str] = []
-        self._about: Object | None = None
-        self._skipped = -1           # where an info of an earlier forecast begins
+        self._about: LmlObject | None = None
+        self._skipped = -1  # where an info of an earlier forecast begins
         self._cuts: list[tuple[int, int]] = []
-        self._end = -1               # where more infos can be put
-        self._wrap = False           # whether they need an `information` of their own
+        self._end = -1  # where more infos can be inserted
+        self._wrap = False  # whether they need an `information` element of their own
         if len(content) > LARGEST:
             raise SnapshotError(f"{name}: it is larger than {LARGEST >> 20} MiB")
         self._parser = parser = expat.ParserCreate()
@@ -101,7 +101,7 @@ class LmlDocument:
             raise self.wrong("it has no element `lgui`: it is not LML", 1)
 
     def wrong(self, what: str, line: int) -> SnapshotError:
-        """The error that names the place."""
+        """Return the error, with file and line."""
         return SnapshotError(f"{self.name}:{line}: {what}")
 
     def _doctype(self, *about: object) -> None:
@@ -136,8 +136,8 @@ class LmlDocument:
         before = self.objects.get(key)
         if before is not None and before.type:
             raise self.wrong(f"object {printable(key, 60)} is there already, in line {before.line}", line)
-        self.objects[key] = Object(key, attributes.get("type", ""), attributes.get("name", ""),
-                                   line, before.data if before else {})
+        self.objects[key] = LmlObject(key, attributes.get("type", ""), attributes.get("name", ""),
+                                      line, before.data if before else {})
 
     def _info(self, attributes: Mapping[str, str], line: int) -> None:
         key = attributes.get("oid")
@@ -146,7 +146,7 @@ class LmlDocument:
         if attributes.get("type") == FORECAST:
             self._skipped = self._parser.CurrentByteIndex
         else:
-            self._about = self.objects.setdefault(key, Object(key, "", "", line, {}))
+            self._about = self.objects.setdefault(key, LmlObject(key, "", "", line, {}))
 
     def _close(self, tag: str) -> None:
         tag = tag.rpartition(":")[2]
@@ -167,12 +167,12 @@ class LmlDocument:
                 raise self.wrong("it has no jobs", 1)
             self._end, self._wrap = at, True
 
-    def of_type(self, *types: str) -> list[Object]:
-        """All objects of a type, in the order of the file."""
+    def of_type(self, *types: str) -> list[LmlObject]:
+        """Return all objects of these types, in the order of the file."""
         return [each for each in self.objects.values() if each.type.lower() in types]
 
     def with_data(self, said: Mapping[str, Mapping[str, str]]) -> bytes:
-        """The file with these values, by the ids of objects."""
+        """Return the file with these values added, given by the ids of objects."""
         lines = []
         for key, data in said.items():
             lines.append(f"<info oid={quoteattr(key)} type=\"{FORECAST}\">")
@@ -193,7 +193,7 @@ class LmlDocument:
 
 
 class Lml:
-    """A file as a snapshot, and how a forecast is written into it."""
+    """An LML file as a snapshot, into which a forecast can be written."""
 
     def __init__(self, content: bytes, name: str = "LML") -> None:
         self.document = LmlDocument(content, name)
@@ -208,22 +208,22 @@ class Lml:
 
     # Values.
 
-    def _wrong(self, one: Object, key: str, wanted: str) -> SnapshotError:
+    def _wrong(self, one: LmlObject, key: str, wanted: str) -> SnapshotError:
         value, line = one.data[key]
         return self.document.wrong(
             f"{one.type or 'object'} {printable(one.id, 60)}: {printable(key, 40)} is "
             f"`{printable(value, 60)}`, wanted {wanted}", line)
 
-    def _epoch(self, one: Object, key: str) -> float:
+    def _epoch(self, one: LmlObject, key: str) -> float:
         try:
             return float(calendar.timegm(time.strptime(one.data[key][0], self.dates)))
         except (ValueError, OverflowError, re.error):
             raise self._wrong(one, key, f"a date as {self.dates}") from None
 
-    def _date(self, one: Object, key: str, default: float) -> float:
+    def _date(self, one: LmlObject, key: str, default: float) -> float:
         return self._epoch(one, key) - self.time if one.data.get(key, ("", 0))[0] else default
 
-    def _number(self, one: Object, key: str, default: int, least: int = 1) -> int:
+    def _number(self, one: LmlObject, key: str, default: int, least: int = 1) -> int:
         if key not in one.data:
             return default
         text = one.data[key][0].strip()
@@ -232,8 +232,7 @@ class Lml:
         return int(text)
 
     def _choice(self, one: Mapping[str, tuple[str, int]], key: str, known: Sequence[str]) -> str:
-        """The value of the scheduler's key, by the case of `known`, the first of which is that of a
-        missing one."""
+        """Return the value of a scheduler key, spelled as in `known`; the first of `known` is the default."""
         value, line = one.get(key, (known[0], 0))
         for each in known:
             if each.lower() == value.strip().lower():
@@ -242,7 +241,7 @@ class Lml:
                                   f"{', '.join(known)}", line)
 
     def _moment(self) -> float:
-        """The moment of the snapshot, in seconds."""
+        """Return the time of the snapshot, in seconds."""
         systems = self.document.of_type("system")
         if systems and "system_time" in systems[0].data:
             return self._epoch(systems[0], "system_time")
@@ -280,7 +279,7 @@ class Lml:
             self._choice(scheduler, "node_sharing", ("yes", "no")) == "yes", formula,
             one_by_one=single)
 
-    def _node(self, one: Object) -> SiteNode:
+    def _node(self, one: LmlObject) -> SiteNode:
         cores = self._number(one, "ncores", 1)
         classes: dict[str, int] | None = None
         if one.data.get("avail_classes", ("", 0))[0].strip():
@@ -292,8 +291,8 @@ class Lml:
         down = one.data.get("state", ("", 0))[0].strip().lower() in ("down", "drained", "offline")
         return SiteNode(one.name or one.id, cores, classes, not down)
 
-    def _job(self, one: Object, nodes: int) -> SiteJob | None:
-        """A job; None for one that has ended."""
+    def _job(self, one: LmlObject, nodes: int) -> SiteJob | None:
+        """Return a job; None if it has ended."""
         def text(key: str) -> str:
             return one.data.get(key, ("", 0))[0].strip()
         submit, start = self._date(one, "queuedate", 0.0), self._date(one, "dispatchdate", math.inf)
@@ -319,8 +318,8 @@ class Lml:
                        after=tuple(part.strip() for part in text("after").split(",") if part.strip()),
                        stuck=stuck)
 
-    def _size(self, one: Object) -> tuple[int, int, int]:
-        """The nodes of a job (0: not said), its cores on each, and in all."""
+    def _size(self, one: LmlObject) -> tuple[int, int, int]:
+        """Return the number of a job's nodes (0: not given), its cores on each, and its cores in total."""
         machines = self._number(one, "nummachines", 1 if "taskspernode" in one.data else 0)
         each = self._number(one, "taskspernode", 1)
         total = self._number(one, "totalcores", max(1, machines * each))
@@ -330,8 +329,8 @@ class Lml:
             each = -(-total // machines)
         return machines, each, total
 
-    def _wall(self, one: Object) -> float:
-        """The walltime of a job (s)."""
+    def _wall(self, one: LmlObject) -> float:
+        """Return the walltime of a job in seconds."""
         if "wall" not in one.data:
             return WALL
         try:
@@ -342,8 +341,8 @@ class Lml:
             raise self._wrong(one, "wall", "seconds above 0")
         return wall
 
-    def _places(self, one: Object, key: str, nodes: int) -> tuple[Place, ...]:
-        """`(1-3(1-4)(6-6))(5-5)`: nodes with their cores, or all of them."""
+    def _places(self, one: LmlObject, key: str, nodes: int) -> tuple[Place, ...]:
+        """Parse `(1-3(1-4)(6-6))(5-5)`: nodes with some cores, or with all of them."""
         text = re.sub(r"\s", "", one.data[key][0])
         part = r"\(([0-9]{1,8})(?:-([0-9]{1,8}))?((?:\([0-9]{1,8}(?:-[0-9]{1,8})?\))*)\)"
         if not re.fullmatch(f"(?:{part})+", text):
@@ -367,7 +366,7 @@ class Lml:
                 found[node] = frozenset(cores) if cores else frozenset(range(has))
         return tuple(sorted(found.items(), key=lambda each: each[0]))
 
-    def _reservation(self, one: Object, nodes: int) -> SiteReservation:
+    def _reservation(self, one: LmlObject, nodes: int) -> SiteReservation:
         for key in ("starttime", "endtime"):
             if key not in one.data:
                 raise self.document.wrong(f"reservation {printable(one.id, 60)} has no {key}", one.line)
@@ -386,7 +385,7 @@ class Lml:
     # The order of jobs.
 
     def _formula(self, jobs: Sequence[SiteJob]) -> tuple[Formula, list[SiteJob]]:
-        """The formula by which jobs are ordered, and the jobs with the values of its variables."""
+        """Return the formula that orders the jobs, and the jobs with the values of its variables."""
         text, line = self.scheduler.get("system_sysprio", ("-DATEqueuedate", 0))
         names = sorted(set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", text)) - FUNCTIONS)
         where = f"{self.document.name}:{line}: scheduler: system_sysprio: "
@@ -405,10 +404,10 @@ class Lml:
                 self._value(objects[job.key], data[job.key], own, name) for name in names)))
         return Formula(text, tuple(names), where), found
 
-    def _value(self, one: Object, keys: Mapping[str, str], own: Mapping[str, float], name: str
+    def _value(self, one: LmlObject, keys: Mapping[str, str], own: Mapping[str, float], name: str
                ) -> float:
-        """The value of a variable of the formula: a number, or a date in seconds from the snapshot's
-        moment; 0 for what a job does not say."""
+        """Return the value of a formula's variable: a number, or a date in seconds from the snapshot's time; 0
+        if the job does not have it."""
         for key in (name.lower(), _key(name)):
             if key in own:
                 return own[key]
@@ -425,9 +424,9 @@ class Lml:
 
     def written(self, found: Mapping[str, tuple[float, float, str, int, str]],
                 ends: Mapping[str, float]) -> bytes:
-        """The file with a forecast: the ends of running jobs, and for each waiting one start and end
-        (seconds from the snapshot's moment; infinity: it does not start), its nodes and cores as text
-        ("": amounts), all its cores, or why it does not start."""
+        """Return the file with a forecast. `ends` are the ends of running jobs. `found` has for each waiting
+        job: start and end (seconds from the snapshot's time; infinity: it does not start), its nodes and cores
+        as text ("": amounts), its total of cores, and why it does not start."""
         said = {key: {"predicted_completiondate": self.date_text(end)} for key, end in ends.items()}
         for key, (start, end, places, cores, reason) in found.items():
             if start == math.inf:
@@ -440,15 +439,15 @@ class Lml:
         return self.document.with_data(said)
 
     def date_text(self, seconds: float) -> str:
-        """A time from the snapshot's moment as the file writes dates."""
+        """Return a time, in seconds from the snapshot's time, in the file's date format."""
         return time.strftime(self.dates, time.gmtime(self.time + round(seconds)))
 
 
 def _key(name: str) -> str:
-    """The key of a variable: `DATEqueuedate` is the date `queuedate`."""
+    """Return the key of a variable: `DATEqueuedate` is the date `queuedate`."""
     return name.removeprefix("DATE").lower()
 
 
 def read(path: str | Path) -> Lml:
-    """An LML file; SnapshotError for what is none, OSError where it cannot be read."""
+    """Read an LML file. Raises SnapshotError if it is not one, and OSError if it cannot be read."""
     return Lml(read_regular(path), str(path))

@@ -1,5 +1,5 @@
-"""The batch system around vrm, asked for all its jobs and nodes: pure readers of what its programs
-print (`outer_slurm`, `outer_pbs`), and one thin call."""
+"""Queries the batch system around vrm for all its jobs and nodes: `outer_slurm` and `outer_pbs` parse what its
+programs print, and `output_of` runs the programs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vrm.system.printing.text import printable
 from vrm.ext.forecast.site.snapshot import Place, SnapshotError
 
 SECONDS = 30.0
-"""That a program of the batch system may take."""
+"""Time limit of a program of the batch system, in seconds."""
 
 UNKNOWN = (
     "later submissions, and those of a higher priority among them",
@@ -20,11 +20,11 @@ UNKNOWN = (
     "limits of users, groups and qualities of service",
     "memory, GPUs, licences and features: jobs are placed by nodes and cores alone",
     "jobs that end before their limits: starts are those if none does, so most come earlier")
-"""What no snapshot of a batch system says, for people."""
+"""What no snapshot of a batch system contains, as text for users."""
 
 
 def output_of(argv: Sequence[str], seconds: float = SECONDS) -> str:
-    """What a program prints; SnapshotError, with what to do, when it is not there, fails or hangs."""
+    """Return what a program prints. Raises SnapshotError, with advice, if it is missing, fails or hangs."""
     name = argv[0]
     try:
         program = subprocess.Popen(
@@ -39,7 +39,7 @@ def output_of(argv: Sequence[str], seconds: float = SECONDS) -> str:
     try:
         found, wrong = program.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        os.killpg(program.pid, signal.SIGKILL)  # with what it has started
+        os.killpg(program.pid, signal.SIGKILL)  # with its child processes
         program.communicate()
         raise SnapshotError(f"{name} has not answered within {seconds:g} s; try again later") from None
     if program.returncode:
@@ -50,7 +50,7 @@ def output_of(argv: Sequence[str], seconds: float = SECONDS) -> str:
 
 
 class NodeNames:
-    """Numbers of nodes by their names, and places on them."""
+    """Maps names of nodes to their numbers."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.number: dict[str, int] = {}
@@ -59,7 +59,7 @@ class NodeNames:
             self.number.setdefault(name.partition(".")[0], number)
 
     def places(self, names: Sequence[str]) -> tuple[Place, ...]:
-        """Some cores of each of these nodes; nodes that nobody knows are left out."""
+        """Return places on these nodes, with unknown cores; unknown nodes are left out."""
         known: list[int] = [self.number[name] for name in dict.fromkeys(names) if name in self.number]
         return tuple((number, None) for number in sorted(known))
 

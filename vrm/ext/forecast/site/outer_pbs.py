@@ -1,7 +1,7 @@
-"""A site under PBS (OpenPBS, PBS Professional, Torque), from what `qstat -f` and `pbsnodes -a` print.
+"""Reads a site under PBS (OpenPBS, PBS Professional, Torque) from the output of `qstat -f` and `pbsnodes -a`.
 
-Its order is that of the jobs' priorities, then of their eligible times: what the site's scheduler makes
-of them (formulas, fair share) it does not say.
+Jobs are ordered by their priorities, then by their eligible times; how the site's scheduler combines them
+(formulas, fair share) is not in this output.
 """
 
 from __future__ import annotations
@@ -13,25 +13,26 @@ from vrm.model.quantities import seconds_of
 from vrm.system.printing.text import printable
 from vrm.ext.forecast.site.outer import UNKNOWN, NodeNames, output_of
 from vrm.ext.forecast.site.snapshot import SiteJob, SiteNode, Snapshot, SnapshotError
-from vrm.system.printing.moments import moment_of
+from vrm.system.printing.local_times import parse_local_time
 
 QSTAT = ("qstat", "-f")
 PBSNODES = ("pbsnodes", "-a")
 
 LONG = 365 * 86400.0
-"""Seconds of a job without a limit."""
+"""Walltime of a job without a limit, in seconds."""
 
 _DATE = "%a %b %d %H:%M:%S %Y"
 _DOWN = re.compile(r"down|offline|unknown|stale|provisioning|maintenance")
 
 
 def ask(now: float) -> Snapshot:
-    """The site as its programs tell it now (epoch seconds); SnapshotError."""
+    """Return the site at `now` (epoch seconds), from its programs. Raises SnapshotError."""
     return parse(output_of(QSTAT), output_of(PBSNODES), now)
 
 
 def parse(qstat: str, pbsnodes: str, now: float) -> Snapshot:
-    """The site of these outputs, printed at `now`; SnapshotError for what cannot be read."""
+    """Return the site in these outputs, which were printed at `now`. Raises SnapshotError if they cannot be
+    read."""
     nodes = _nodes(pbsnodes)
     known = NodeNames([node.name for node in nodes])
     jobs = []
@@ -49,8 +50,8 @@ def parse(qstat: str, pbsnodes: str, now: float) -> Snapshot:
 
 
 def _blocks(text: str, name: str) -> list[tuple[int, str, dict[str, str]]]:
-    """Blocks of `key = value` lines that are indented, each with its line and its title; a value may
-    go on in the next line, behind a tab."""
+    """Return the blocks of indented `key = value` lines, each with its line number and its title. A value can
+    continue in the next line, after a tab."""
     found: list[tuple[int, str, dict[str, str]]] = []
     key = ""
     for number, line in enumerate(text.splitlines(), 1):
@@ -89,7 +90,7 @@ def _nodes(text: str) -> list[SiteNode]:
 
 
 def _shape(values: Mapping[str, str]) -> tuple[int, int, int]:
-    """Nodes and cores of each (0 and 0: of unlike parts), and all cores."""
+    """Return a job's number of nodes, cores on each (0 and 0 if its parts differ), and total of cores."""
     wish = values.get("Resource_List.select") or values.get("Resource_List.nodes") or ""
     parts = []
     for part in filter(None, wish.split("+")):
@@ -109,7 +110,7 @@ def _shape(values: Mapping[str, str]) -> tuple[int, int, int]:
 
 
 def _hosts(values: Mapping[str, str]) -> list[str]:
-    """The nodes of a running job: (n0:ncpus=2)+(n1:ncpus=2), or n0/0*2+n1/0-3."""
+    """Return the nodes of a running job, from (n0:ncpus=2)+(n1:ncpus=2) or n0/0*2+n1/0-3."""
     vnodes = re.findall(r"[(+]([^():+]+):", values.get("exec_vnode", ""))
     return vnodes or [part.partition("/")[0] for part in values.get("exec_host", "").split("+") if part]
 
@@ -144,4 +145,4 @@ def _job(key: str, values: Mapping[str, str], known: NodeNames, all_nodes: list[
 
 
 def _date(text: str | None) -> float | None:
-    return None if not text else moment_of(text, _DATE)
+    return None if not text else parse_local_time(text, _DATE)

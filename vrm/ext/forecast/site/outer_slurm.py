@@ -1,7 +1,7 @@
-"""A site under Slurm, from what squeue, sinfo and scontrol print.
+"""Reads a site under Slurm from the output of squeue, sinfo and scontrol.
 
-Its order is that of squeue's priorities. A partition is a queue whose jobs run on its nodes. What a
-running job has of its nodes is counted in CPUs, spread evenly.
+Jobs are ordered by squeue's priorities. A partition is a queue whose jobs run on its nodes. The cores of a
+running job are counted in CPUs and spread evenly over its nodes.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ from typing import Any
 from collections.abc import Mapping, Sequence
 
 from vrm.model.forms.hosts import expand
-from vrm.model.quantities import of_slurm, scale
+from vrm.model.quantities import slurm_seconds, scale
 from vrm.system.printing.text import printable
 from vrm.ext.forecast.site.outer import UNKNOWN, NodeNames, output_of
 from vrm.ext.forecast.site.snapshot import SiteJob, SiteNode, SiteReservation, Snapshot, SnapshotError
-from vrm.system.printing.moments import moment_of
+from vrm.system.printing.local_times import parse_local_time
 
 FIELDS = ("%i", "%T", "%P", "%u", "%Q", "%D", "%C", "%l", "%V", "%S", "%N", "%r", "%v", "%E", "%h",
           "%j")
-"""Id, state, partition, user, priority, nodes, CPUs, limit, submission, start, nodes, reason,
-reservation, dependencies, whether it shares nodes, and at the end the name, which may have any
-character."""
+"""Id, state, partition, user, priority, nodes, CPUs, limit, submission, start, nodes, reason, reservation,
+dependencies, whether it shares nodes. The name is last because it may contain any character."""
 
 SQUEUE = ("squeue", "--all", "--noheader", "--array", "-o", "|".join(FIELDS))
 SINFO = ("sinfo", "--all", "--noheader", "-N", "-o", "%N|%P|%c|%t|%l")
@@ -35,7 +34,7 @@ BUSY = ("alloc", "mix")
 """States of nodes on which jobs run."""
 
 LONG = 365 * 86400.0
-"""Seconds of a job without a limit, on a partition without one."""
+"""Walltime of a job without a limit on a partition without a limit, in seconds."""
 
 _DATE = "%Y-%m-%dT%H:%M:%S"
 _RUNNING = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STAGE_OUT", "RESIZING", "STOPPED",
@@ -45,18 +44,18 @@ _HELD = re.compile(r"JobHeld|DependencyNeverSatisfied|BadConstraints|PartitionDo
 
 
 def ask(now: float) -> Snapshot:
-    """The site as its programs tell it now (epoch seconds); SnapshotError."""
+    """Return the site at `now` (epoch seconds), from its programs. Raises SnapshotError."""
     queue, nodes = output_of(SQUEUE), output_of(SINFO)
     try:
         reservations = output_of(SCONTROL)
-    except SnapshotError:  # not everybody may see them
+    except SnapshotError:  # not every user may see them
         reservations = ""
     return parse(queue, nodes, now, reservations)
 
 
 def parse(squeue: str, sinfo: str, now: float, scontrol: str = "") -> Snapshot:
-    """The site of these outputs, printed at `now`: of squeue also as --json. SnapshotError with the
-    line that cannot be read."""
+    """Return the site in these outputs, which were printed at `now`; that of squeue may also be from --json.
+    Raises SnapshotError with the line that cannot be read."""
     nodes, limits, default = _nodes(sinfo)
     known = NodeNames([node.name for node in nodes])
     smallest: dict[str, int] = {}
@@ -100,7 +99,7 @@ def _rows(text: str) -> list[tuple[str, dict[str, str]]]:
 
 
 def _of_json(text: str) -> list[tuple[str, dict[str, str]]]:
-    """The same rows from `squeue --json`, of whatever version."""
+    """Return the rows of `_rows` from `squeue --json` of any version."""
     def plain(value: Any) -> str:
         if isinstance(value, Mapping):
             if value.get("infinite"):
@@ -134,22 +133,22 @@ def _of_json(text: str) -> list[tuple[str, dict[str, str]]]:
 
 
 def _seconds(text: str) -> float:
-    """A limit as Slurm prints it; LONG for none."""
+    """Return a limit that Slurm prints, in seconds; LONG if there is none."""
     if text.upper() in ("NOT_SET", "N/A", "", "INVALID"):
         return LONG
-    return min(LONG, of_slurm(text))
+    return min(LONG, slurm_seconds(text))
 
 
 def _epoch(text: str) -> float | None:
     if text in ("", "N/A", "NONE", "Unknown", "(null)", "@", "@0"):
         return None
-    return float(text[1:]) if text.startswith("@") else moment_of(text, _DATE)
+    return float(text[1:]) if text.startswith("@") else parse_local_time(text, _DATE)
 
 
 def _job(row: Mapping[str, str], known: NodeNames, limits: Mapping[str, float],
          smallest: Mapping[str, int], now: float) -> SiteJob | None:
-    """A job of a row; None for one that has ended. Who has nodes for itself alone takes all cores of
-    each, as many as the smallest of its partition has."""
+    """Return the job of a row; None if it has ended. A job with exclusive nodes takes all cores of each node,
+    as many as the smallest node of its partition has."""
     state = row["%T"].upper()
     running = state in _RUNNING
     if not running and state not in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT",
@@ -179,7 +178,7 @@ def _job(row: Mapping[str, str], known: NodeNames, limits: Mapping[str, float],
 
 
 def _count(text: str) -> int:
-    """A number of CPUs, perhaps as 8K."""
+    """Return a number of CPUs, which may be written as 8K."""
     found = re.fullmatch(r"(\d{1,9})([KM]?)", text)
     if not found:
         raise ValueError(text)
@@ -187,7 +186,7 @@ def _count(text: str) -> int:
 
 
 def _nodes(text: str) -> tuple[list[SiteNode], dict[str, float], str]:
-    """The nodes, the time limits of partitions, and the default one."""
+    """Return the nodes, the time limits of the partitions in seconds, and the default partition."""
     found: dict[str, SiteNode] = {}
     limits: dict[str, float] = {}
     default = ""
@@ -214,7 +213,7 @@ def _nodes(text: str) -> tuple[list[SiteNode], dict[str, float], str]:
 
 
 def _with_lists(nodes: list[SiteNode], queues: Sequence[str] | set[str]) -> list[SiteNode]:
-    """With a class for jobs that would take any of several partitions."""
+    """Return the nodes with a class for each list of partitions that a job accepts."""
     lists = [queue for queue in queues if "," in queue]
     if not lists:
         return nodes
@@ -224,7 +223,7 @@ def _with_lists(nodes: list[SiteNode], queues: Sequence[str] | set[str]) -> list
 
 
 def _arrays(jobs: Sequence[SiteJob]) -> list[SiteJob]:
-    """A dependency on an array is one on each of its jobs."""
+    """Replace each dependency on an array by dependencies on its jobs."""
     parts: dict[str, list[str]] = {}
     for job in jobs:
         parts.setdefault(job.key.partition("_")[0], []).append(job.key)
@@ -243,7 +242,7 @@ def _reservations(text: str, known: NodeNames, jobs: Mapping[str, list[str]], no
             if begin is None or end is None or end <= begin:
                 continue
             nodes = known.places(expand(values["Nodes"]))
-        except (KeyError, ValueError):  # without nodes: of licences
+        except (KeyError, ValueError):  # without nodes: a reservation of licences
             continue
         name = values.get("ReservationName", "")
         found.append(SiteReservation(name, begin - now, end - now, tuple(node for node, _ in nodes),

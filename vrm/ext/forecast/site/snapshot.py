@@ -1,8 +1,8 @@
-"""What a site's batch system says at one moment: nodes, jobs, reservations, and how it schedules.
+"""A site's batch system at one moment: nodes, jobs, reservations, and how it schedules.
 
-Readers of several forms make one (`vrm.ext.forecast.site.lml`, `outer_slurm`, `outer_pbs`);
-`vrm.ext.forecast.site.forecast` says what becomes of its jobs. Times are seconds from the snapshot's own moment:
-what was before it is negative.
+Snapshots are made by the readers of several formats (`vrm.ext.forecast.site.lml`, `outer_slurm`, `outer_pbs`)
+and forecast by `vrm.ext.forecast.site.forecast`. Times are seconds from the snapshot's own time: earlier ones
+are negative.
 """
 
 from __future__ import annotations
@@ -12,24 +12,23 @@ from typing import NamedTuple
 from collections.abc import Mapping
 
 ALGORITHMS = ("FCFS", "List", "Backfilling")
-"""First come, first served (nothing overtakes the head); whatever fits starts; backfilling."""
+"""First come, first served (nothing overtakes the head); any job that fits starts; backfilling."""
 
 MANAGERS = ("NodeState", "AttributeState")
-"""Jobs have nodes and cores, the same for all of their time; or amounts of cores are counted, and
-nobody asks which."""
+"""Jobs have fixed nodes and cores for all of their time; or only amounts of cores are counted."""
 
 Place = tuple[int, frozenset[int] | None]
-"""A node (its number from 0 on) and some of its cores (from 0 on); None: which is not said."""
+"""A node (its number, from 0 on) and some of its cores (from 0 on); None: the cores are not known."""
 
 
 class SnapshotError(ValueError):
-    """A snapshot that cannot be read or contradicts itself; the text names the place."""
+    """Raised if a snapshot cannot be read or contradicts itself; the text names the place."""
 
 
 @dataclass(frozen=True)
 class SiteNode:
-    """A node: `classes` are the cores that jobs of each queue may have of it together, None: any job
-    any core. On one that is not `up` nothing starts. `busy`: the site says that jobs are on it."""
+    """A node. `classes` gives the cores that jobs of each queue may have on it in total; None: any job may have
+    any core. If it is not `up`, nothing starts on it. `busy`: the site reports jobs on it."""
 
     name: str
     cores: int
@@ -40,13 +39,13 @@ class SiteNode:
 
 @dataclass(frozen=True)
 class SiteJob:
-    """A job, by the `key` that the site knows it by.
+    """A job, with the `key` that the site uses for it.
 
-    It wants `per_node` cores on each of `nodes` nodes, or, where `nodes` is 0, `cores` anywhere.
-    `wall` is its limit, `submit` its queue date (one in the future: it does not compete before),
-    `start` that of one that runs, on `places`. The highest `rank` comes first, or that of
-    the snapshot's formula, for whose variables the job has these `values`. It starts when the
-    jobs `after` (keys) have ended. With a `stuck`, it does not start, and that is why.
+    It requests `per_node` cores on each of `nodes` nodes, or, if `nodes` is 0, `cores` anywhere. `wall` is its
+    limit, `submit` its queue date (until a date in the future it does not compete), `start` the start of a
+    running job, which has `places`. The job with the highest `rank` comes first; the snapshot's formula, if
+    there is one, computes the rank from `values`. It starts when the jobs `after` (keys) have ended. If `stuck`
+    is set, it does not start, and `stuck` is the reason.
     """
 
     key: str
@@ -67,14 +66,14 @@ class SiteJob:
 
     @property
     def total(self) -> int:
-        """All its cores."""
+        """Total number of its cores."""
         return self.nodes * self.per_node if self.nodes else self.cores
 
 
 @dataclass(frozen=True)
 class SiteReservation:
-    """An advance reservation of nodes (their numbers), for jobs (their keys); where amounts are
-    counted, of `cores`."""
+    """An advance reservation of nodes (their numbers) for jobs (their keys); if amounts are counted, of `cores`
+    cores."""
 
     key: str
     begin: float
@@ -86,7 +85,7 @@ class SiteReservation:
 
 @dataclass(frozen=True)
 class SiteQueue:
-    """Limits of a queue, 0 for none: cores and jobs that run at a time, jobs of one user."""
+    """Limits of a queue, 0 for none: cores and jobs that run at a time, and running jobs of one user."""
 
     cores: int = 0
     jobs: int = 0
@@ -94,7 +93,7 @@ class SiteQueue:
 
 
 class Formula(NamedTuple):
-    """An expression, higher first, its variables, and how messages about it begin."""
+    """An expression (higher values come first), its variables, and the beginning of messages about it."""
 
     text: str
     names: tuple[str, ...]
@@ -103,11 +102,12 @@ class Formula(NamedTuple):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All of it. `time` is its moment in epoch seconds. With `depth` reservations (infinity: one for
-    every job) backfilling is EASY, depth n or conservative, `per_queue`: so many for each queue.
-    `shared`: jobs may share nodes. `one_by_one`: what happens at one moment does so one after the other,
-    each with a decision of its own. `unknown` are what it does not say, for people. `longest` is the longest limit of
-    a job of each queue (s), where the site says one, and `default` the queue of jobs that name none ("": not said)."""
+    """All data of a site. `time` is its time in epoch seconds. `depth` is the number of reservations (infinity:
+    one for every job): backfilling is EASY, depth n or conservative; `per_queue`: that many for each queue.
+    `shared`: jobs may share nodes. `one_by_one`: simultaneous events are handled one after the other, each with
+    its own decision. `unknown` lists what it does not contain, as text for users. `longest` is the longest
+    limit of a job of each queue (seconds), if the site gives one, and `default` the queue of jobs that name
+    none ("": not known)."""
 
     time: float
     nodes: list[SiteNode]

@@ -1,1 +1,1 @@
-"""The command that writes queues."""
+"""The command that generates queues and workloads."""

@@ -15,7 +15,7 @@ from vrm.commands.shared import (CannotRun, count, counts, factor, seconds, sett
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
-    """Add the command to the program's."""
+    """Add the command to the parser of vrm."""
     parser = command(
         commands, "generate", generate, "write a queue file with a random mix of jobs", [shared],
         "vrm generate queue --jobs 50 --estimates estimates.csv --seed 1\n"
@@ -63,7 +63,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 
 def generate(arguments: argparse.Namespace) -> int:
-    """Generate; 0 done, 2 could not, 130 interrupted."""
+    """Run the command; exit status 0 on success, 130 if interrupted. Raises CannotRun if the mix cannot be written."""
     from vrm.ext.generate import generator
 
     if arguments.like:
@@ -105,7 +105,7 @@ def generate(arguments: argparse.Namespace) -> int:
 
 
 def _table(arguments: argparse.Namespace) -> dict[tuple[str, int], float]:
-    """The estimates to draw from."""
+    """Return the estimates from which jobs are drawn."""
     from vrm.ext.measured.estimates import EstimateError, read_estimates
     from vrm.ext.generate.generator import GenerateError, constant
     from vrm.ext.generate.npb import CLASS_B
@@ -131,7 +131,7 @@ def _table(arguments: argparse.Namespace) -> dict[tuple[str, int], float]:
 
 
 def _header(arguments: argparse.Namespace, seed: int) -> str:
-    """The command that makes this mix again, as the file's first line."""
+    """Return the command that makes this mix again, for the file's first line."""
     options = ["vrm", "generate", "--jobs", str(arguments.jobs), "--seed", str(seed),
                "--arrival", arguments.arrival]
     for name in ("apps", "classes", "ranks"):
@@ -148,10 +148,10 @@ def _header(arguments: argparse.Namespace, seed: int) -> str:
 
 
 def _like(arguments: argparse.Namespace) -> int:
-    """Draw a workload from a model; print it beside the original."""
+    """Draw a workload from a model, write it, and print a comparison with the original."""
     from vrm.config.problems import ConfigError
     from vrm.ext.formats.table import write
-    from vrm.ext.generate.mixed import compared, draw
+    from vrm.ext.generate.campaign_model import compared, draw
     from vrm.ext.generate.models import model_of
     from vrm.simulation.inputs import ERRORS
 

@@ -1,1 +1,1 @@
-"""Commands that help, a file each."""
+"""Commands that help users, one file each."""

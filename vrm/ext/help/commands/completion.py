@@ -1,7 +1,6 @@
-"""`vrm completion`: what makes a shell complete commands, options, job ids and files.
+"""`vrm completion`: makes a shell complete commands, options, job ids and files.
 
-The library argcomplete does it: the shell starts vrm, which answers with the words that can stand
-there.
+The library argcomplete does the work: the shell starts vrm, which answers with the words that are possible there.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ PLACES = {
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
-    """Add the command to the program's."""
+    """Add the command to the parser of vrm."""
     parser = command(
         commands, "completion", write, "complete commands, job ids and files in your shell", [],
         "eval \"$(vrm completion bash)\"\n"
@@ -31,7 +30,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 
 def library() -> Any:
-    """argcomplete; CannotRun where it is missing."""
+    """Return argcomplete. Raises CannotRun if it is missing."""
     try:
         import argcomplete
     except ImportError as error:
@@ -41,13 +40,13 @@ def library() -> Any:
 
 
 def write(arguments: argparse.Namespace) -> int:
-    """Print the code for a shell; 0."""
+    """Print the code for a shell; exit status 0."""
     print(library().shellcode(["vrm"], shell=arguments.shell).strip())
     print(f"# To keep this, write it to {PLACES[arguments.shell]}")
     return 0
 
 
 def complete(parser: Parser) -> NoReturn:
-    """Answer the shell and end."""
+    """Answer the shell and exit."""
     library().autocomplete(parser, always_complete_options=False)
     raise SystemExit(0)

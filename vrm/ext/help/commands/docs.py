@@ -1,4 +1,4 @@
-"""`vrm docs`: the pages of the documentation, which come with vrm."""
+"""`vrm docs`: shows the pages of the documentation, which are installed with vrm."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ INDEX = "README"
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
-    """Add the command to the program's."""
+    """Add the command to the parser of vrm."""
     parser = command(
         commands, "docs", show, "read the documentation, which comes with vrm", [],
         "vrm docs\nvrm docs install",
@@ -23,7 +23,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 
 def show(arguments: argparse.Namespace) -> int:
-    """Print the page, or open it in a pager; 0."""
+    """Print the page, or open it in a pager; exit status 0."""
     import pydoc
 
     known = pages()
@@ -40,7 +40,7 @@ def show(arguments: argparse.Namespace) -> int:
 
 
 def pages() -> dict[str, Path]:
-    """The Markdown pages by their names: the path below docs/ without its suffix."""
+    """Return the Markdown pages by name: the path below docs/ without its suffix."""
     package = Path(__file__).parents[3]
     inside = package / "docs"  # setup.py puts them there in a wheel
     folder = inside if inside.exists() else package.parent / "docs"

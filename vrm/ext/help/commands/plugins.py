@@ -1,4 +1,4 @@
-"""`vrm plugins`: what can be added to vrm, what there is, and from which package."""
+"""`vrm plugins`: lists what can be added to vrm, what is there, and from which package."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ OWN = {
     "vrm.keys": "vrm.config.paths:KEYS", "vrm.columns": "vrm.results.job_columns:NAMES",
     "vrm.objectives": "vrm.ext.advice.keys:OBJECTIVES",
     "vrm.constraints": "vrm.scheduling.placement.constrained:CONSTRAINTS"}
-"""Where vrm's own of each group are."""
+"""Where vrm's own objects of each group are."""
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
-    """Add the command to the program's."""
+    """Add the command to the parser of vrm."""
     parser = command(
         commands, "plugins", plugins, "list what installed packages add to vrm", [],
         "vrm plugins\nvrm plugins --json",
@@ -35,7 +35,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 
 def names_of_vrm(group: str) -> list[str]:
-    """The names of vrm's own in a group, with those of its extensions."""
+    """Return the names of vrm's own objects in a group, including those of its extensions."""
     from vrm.system.plugins import own
 
     added = [plugin.name for plugin in own(group)]
@@ -56,7 +56,7 @@ def names_of_vrm(group: str) -> list[str]:
 
 
 def found() -> list[dict[str, Any]]:
-    """All that there is, a record for each name."""
+    """Return a record for each name of each group."""
     from vrm import __version__
     from vrm.system.plugins import GROUPS, PluginError, clash, installed, load
 
@@ -78,7 +78,7 @@ def found() -> list[dict[str, Any]]:
 
 
 def plugins(arguments: argparse.Namespace) -> int:
-    """Print what there is; 1 where some of it cannot be used."""
+    """Print all records; exit status 1 if something cannot be used."""
     from vrm.system.printing.output import show
 
     records = found()
@@ -87,7 +87,7 @@ def plugins(arguments: argparse.Namespace) -> int:
 
 
 def shown(records: list[dict[str, Any]]) -> str:
-    """A line for each group with vrm's own names, and below it one for each name of a package."""
+    """Format a line for each group with vrm's own names, followed by one for each name of a package."""
     from textwrap import fill
 
     from vrm.system.plugins import GROUPS

@@ -1,1 +1,1 @@
-"""Commands of what is learned, a file each."""
+"""The commands of the learning extension, one file each."""

@@ -1,4 +1,4 @@
-"""`vrm efficiency`: what jobs have used of what they held, and what to ask for next time."""
+"""`vrm efficiency`: what jobs used of the resources that they held, and what to request next time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from vrm.ext.learning.waste import CoreSeconds, JobUse, RunUse
 
 MOST = 20
-"""Jobs that are shown where none is named: those that have wasted most."""
+"""Number of jobs that are shown if none is named: those that wasted most."""
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -30,7 +30,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 
 def efficiency(arguments: argparse.Namespace) -> int:
-    """Print it; 0."""
+    """Print the use of jobs; return 0."""
     from vrm.commands.naming import ids_for
     from vrm.ext.learning.waste import run_use, use_of
     from vrm.results.job_columns import JobFileError
@@ -59,7 +59,7 @@ def efficiency(arguments: argparse.Namespace) -> int:
 
 
 def _work(arguments: argparse.Namespace) -> CoreSeconds:
-    """What programs have needed on other numbers of ranks, where that is known."""
+    """Return what programs needed on other numbers of ranks, as far as that is known."""
     from vrm.ext.learning.store import LearnedStore, StoreError, place
     from vrm.ext.learning.waste import core_seconds
 
@@ -72,7 +72,7 @@ def _work(arguments: argparse.Namespace) -> CoreSeconds:
 
 
 def _cores(state: Any) -> int:
-    """The cores of the run's nodes, by its state; 0 where that is not there."""
+    """Return the number of cores of the run's nodes from its state file; 0 if there is none."""
     from vrm.results.state import read
 
     try:
@@ -86,7 +86,7 @@ def _record(use: JobUse) -> dict[str, Any]:
 
 
 def _sentences(uses: list[JobUse]) -> str:
-    """What there is to say of each job."""
+    """Return the text about each job."""
     from vrm.model.quantities import memory_text, said
     from vrm.report.tables import shown
 
@@ -106,7 +106,7 @@ def _sentences(uses: list[JobUse]) -> str:
 
 
 def _table(uses: list[JobUse], whole: RunUse | None) -> str:
-    from vrm.ext.learning.waste import wish_text
+    from vrm.ext.learning.waste import request_text
     from vrm.model.quantities import said
     from vrm.report.tables import shown
     from vrm.system.printing.output import aligned
@@ -117,7 +117,7 @@ def _table(uses: list[JobUse], whole: RunUse | None) -> str:
     chosen = sorted(uses, key=lambda use: (-use.wasted, use.id))[:MOST]
     rows += [(str(use.id), shown(use.app), str(use.ranks), said(use.seconds), str(use.cores),
               "-" if use.busy is None else f"{use.busy:.1f}",
-              " ".join(wish_text(name, value) for name, value in use.ask.items()) or "-") for use in chosen]
+              " ".join(request_text(name, value) for name, value in use.ask.items()) or "-") for use in chosen]
     lines = [aligned(rows, right=(0, 2, 3, 4, 5))]
     if len(chosen) < len(uses):
         lines.append(f"{len(uses) - len(chosen)} more jobs (--json has all)")

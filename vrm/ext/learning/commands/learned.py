@@ -13,7 +13,7 @@ from vrm.commands.parsing import command, group
 from vrm.commands.shared import CannotRun, settings_of
 
 if TYPE_CHECKING:
-    from vrm.ext.learning.observed import LearnedJob
+    from vrm.ext.learning.learned_jobs import LearnedJob
     from vrm.ext.learning.store import LearnedStore
 
 
@@ -45,7 +45,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 
 def store_of(arguments: argparse.Namespace, reading: bool = True) -> LearnedStore:
-    """The store of the configuration, open. CannotRun."""
+    """Return the opened store of the configuration. Raises CannotRun."""
     from vrm.ext.learning.store import LearnedStore, StoreError, place
 
     path = place(settings_of(arguments).extended("Learning.Store"))
@@ -58,7 +58,7 @@ def store_of(arguments: argparse.Namespace, reading: bool = True) -> LearnedStor
 
 
 def shown(arguments: argparse.Namespace) -> int:
-    """Print what is known; 0."""
+    """Print what is known; return 0."""
     from vrm.system.printing.output import show
 
     with store_of(arguments) as store:
@@ -74,7 +74,7 @@ def shown(arguments: argparse.Namespace) -> int:
 
 
 def _about(key: tuple[Any, ...], jobs: list[LearnedJob]) -> dict[str, Any]:
-    """What is known of jobs of one program, input and machine."""
+    """Return what is known of jobs of one program, input and machine."""
     from statistics import fmean, median
 
     good = [job for job in jobs if job.status == "completed"]
@@ -101,7 +101,7 @@ def _text(found: list[dict[str, Any]], app: str, path: str) -> str:
 
 
 def nodes_shown(arguments: argparse.Namespace) -> int:
-    """Print what was found of nodes, or clear some; 0."""
+    """Print the findings about nodes, or clear some nodes; return 0."""
     from vrm.ext.learning.health.report import cleared, known, text
     from vrm.ext.learning.store import StoreError
     from vrm.system.printing.output import show
@@ -122,7 +122,7 @@ def nodes_shown(arguments: argparse.Namespace) -> int:
 
 
 def forgotten(arguments: argparse.Namespace) -> int:
-    """Forget jobs; 0."""
+    """Forget jobs; return 0."""
     from vrm.ext.learning.store import StoreError
 
     if bool(arguments.app) == arguments.all:
@@ -137,8 +137,8 @@ def forgotten(arguments: argparse.Namespace) -> int:
 
 
 def imported(arguments: argparse.Namespace) -> int:
-    """Add runs; 0."""
-    from vrm.ext.learning.imported import ImportFault, import_run
+    """Add runs; return 0."""
+    from vrm.ext.learning.run_import import ImportFault, import_run
     from vrm.ext.learning.store import StoreError
 
     with store_of(arguments, reading=False) as store:
@@ -152,7 +152,7 @@ def imported(arguments: argparse.Namespace) -> int:
 
 
 def exported(arguments: argparse.Namespace) -> int:
-    """Print all jobs; 0."""
+    """Print all jobs; return 0."""
     with store_of(arguments) as store:
         jobs, machines = store.jobs(), store.machines()
     try:

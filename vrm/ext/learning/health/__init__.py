@@ -1,1 +1,1 @@
-"""Which nodes fail jobs or slow them: a sequential test of the user's own jobs, a probe, quarantine."""
+"""Detection of nodes that fail or slow jobs: a sequential test on the user's own jobs, a probe, and quarantine."""

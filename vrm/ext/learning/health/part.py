@@ -1,4 +1,4 @@
-"""The part of the manager that finds nodes which fail jobs or slow them, has them checked, and puts them into
+"""The part of the manager that finds nodes which fail or slow jobs, has them probed, and puts them into
 quarantine."""
 
 from __future__ import annotations
@@ -9,63 +9,66 @@ from dataclasses import replace
 from typing import Any
 from collections.abc import Hashable, Iterator, Mapping
 
-from vrm.ext.learning.copied import LOOK as LOOK_AGAIN, CopiedWork
+from vrm.ext.learning.copied_work import LOOK as LOOK_AGAIN, CopiedWork
 from vrm.ext.learning.curves import input_key
-from vrm.ext.learning.health.found import (
+from vrm.ext.learning.health.findings import (
     BAD, CLEARED, QUARANTINED, SUSPECTED, AttemptRecord, NodeRecord, compared, sentence)
-from vrm.ext.learning.health.judging import judge
-from vrm.ext.learning.health.probing import Probed, Probes
+from vrm.ext.learning.health.detection import judge
+from vrm.ext.learning.health.probes import ProbeFinished, Probes
 from vrm.ext.learning.health.report import KEPT, MOST, attempt_trial
-from vrm.ext.learning.health.trials import OUTCOMES, NodeTrial, merged, trial_of
+from vrm.ext.learning.health.trials import OUTCOMES, NodeTrial, merged, trial_from_job
 from vrm.ext.learning.keys import OFF, ON
-from vrm.ext.learning.observed import learned, machine_of
+from vrm.ext.learning.learned_jobs import learned, machine_of
 from vrm.ext.learning.store import LearnedStore, StoreError, place
 from vrm.live.manager.liverun import LiveRun
-from vrm.live.manager.nodes import Nodes
-from vrm.live.manager.part import JobEnded, JobLeft, Part
+from vrm.live.manager.nodes import NodeEvents
+from vrm.live.manager.part import JobEnded, JobReleased, Part
 from vrm.live.manager.records.records import EndedJob
-from vrm.live.nodes.nodewatch import Down
+from vrm.live.nodes.node_watch import NodeWentDown
 from vrm.model import Job, JobState, bits
-from vrm.model.forms import shapes
+from vrm.model.forms import json_checks
 from vrm.model.forms.hosts import fold
 from vrm.results import shares
 from vrm.run.journal import codec
-from vrm.run.journal.past import Past
+from vrm.run.journal.history import RunHistory
 from vrm.scheduling.backfilling.shadow import Shadow
 
 PAUSE, REST = 1.0, 50.0
-"""Seconds between two judgements, at least, and times as many as the last one took."""
+"""Least number of seconds between two judgements, and the pause as a multiple of the duration of the last one."""
 
 FEW = 200
-"""Runs up to which the manager itself judges: that takes some hundredths of a second."""
+"""Number of runs up to which the manager itself judges, which takes some hundredths of a second; a copy judges
+more."""
 
 SHARE = 4
-"""Of so many nodes one may be in quarantine, and one of any two or three."""
+"""One of this many nodes may be in quarantine, and one of two or three nodes."""
 
 EVERY = 60.0
-"""Seconds after which failed attempts are brought into the store."""
+"""Seconds after which failed attempts are written to the store."""
 
 LOOK = 10.0
-"""Seconds between two looks whether somebody has cleared a node."""
+"""Seconds between two checks whether a node was cleared."""
 
 PATIENCE = 0.5
 """Seconds that a manager waits while another program writes."""
 
 KINDS = 24
-"""Kinds of waiting jobs of which it is asked whether they need a node in quarantine."""
+"""Number of different waiting jobs that are checked for needing a node in quarantine."""
 
 
 class NodeHealth(Part):
-    """Judges the nodes by the jobs that end (`vrm.ext.learning.health.judging`). A bad one is reported. With `Hosts:
-    {Quarantine: on}` it takes no new jobs, and a node that is suspected is probed when no job is there."""
+    """Judges the nodes by the jobs that end (`vrm.ext.learning.health.detection`) and reports bad ones. With
+    `Hosts: {Quarantine: on}` a bad node takes no new jobs, and a suspected one is probed when no job runs on
+    it."""
 
-    events = {"node": {"name": shapes.line, "state": shapes.line, "cause": shapes.line, "since": shapes.number,
-                       "text": shapes.line}}
-    observes = (Down, JobEnded, JobLeft, Probed)
+    events = {"node": {"name": json_checks.line, "state": json_checks.line, "cause": json_checks.line,
+                       "since": json_checks.number,
+                       "text": json_checks.line}}
+    observes = (NodeWentDown, JobEnded, JobReleased, ProbeFinished)
 
     def __init__(self, live: LiveRun) -> None:
         self.live = live
-        # Emulated nodes are all this machine.
+        # All emulated nodes are this machine.
         self.mode = live.settings.extended("Hosts.Quarantine") or OFF if live.watch.watches else OFF
         self._path = place(live.settings.extended("Learning.Store"))
         self._machine = machine_of(codec.nodes_record(live.cluster.nodes))
@@ -73,8 +76,8 @@ class NodeHealth(Part):
         self._trials: list[NodeTrial] = []
         self._cleared: dict[str, float] = {}
         self.records: dict[str, NodeRecord] = {}
-        self._quarantined: set[str] = set()  # those that this part has drained
-        self._probes = Probes(live, live.part(Nodes), self._machine)
+        self._quarantined: set[str] = set()  # nodes that this part has drained
+        self._probes = Probes(live, live.part(NodeEvents), self._machine)
         self._attempts: list[AttemptRecord] = []
         self._unsaved: dict[str, NodeRecord] = {}
         self._due = self._save_due = self._look_due = math.inf
@@ -82,10 +85,10 @@ class NodeHealth(Part):
         self._pause = PAUSE
         self._copied = CopiedWork()
 
-    # What was known before.
+    # Known from earlier.
 
     def happened(self, event: str, values: Mapping[str, Any]) -> None:
-        """An earlier manager of the run has found something of a node."""
+        """Restore a finding of an earlier manager of the run."""
         record = NodeRecord(self._machine, **values)
         if record.state == CLEARED:
             self.records.pop(record.name, None)
@@ -93,14 +96,14 @@ class NodeHealth(Part):
         else:
             self.records[record.name] = record
 
-    def recall(self, past: Past) -> None:
+    def recall(self, past: RunHistory) -> None:
         """Count the jobs of the run that have ended."""
         run = self.live.launcher.run_id
         mine = (learned(row, run) for row in self.live.records.rows.values())
-        self._trials += filter(None, (trial_of(job) for job in mine if job is not None))
+        self._trials += filter(None, (trial_from_job(job) for job in mine if job is not None))
 
     def begin(self, selector: selectors.BaseSelector) -> None:
-        """Learn what is known of the nodes from other runs, and keep bad ones in quarantine."""
+        """Read what other runs found about the nodes, and keep bad ones in quarantine."""
         live, now = self.live, self.live.now
         if self.mode == OFF:
             return
@@ -130,29 +133,29 @@ class NodeHealth(Part):
                     self._cleared[record.name] = max(record.since, self._cleared.get(record.name, 0.0))
                 elif record.since > self._cleared.get(record.name, 0.0):
                     self.records[record.name] = record
-        self._trials += filter(None, map(trial_of, jobs))
+        self._trials += filter(None, map(trial_from_job, jobs))
         self._trials += map(attempt_trial, attempts)
 
-    # What happens.
+    # Events.
 
     def observe(self, event: object) -> None:
-        """Take in how jobs end, and what probes find."""
+        """Count the ends of jobs, and take the results of probes."""
         if self.mode == OFF:
             return
         if isinstance(event, JobEnded):
             self._ended(event.outcome)
-        elif isinstance(event, JobLeft):
+        elif isinstance(event, JobReleased):
             booking = self.live.cluster.bookings.get(event.job.id)
             if booking is not None:
                 self._probe(bits.members(booking.placement.node_set), event.job.id)
-        elif isinstance(event, Probed):
+        elif isinstance(event, ProbeFinished):
             self._probes.answered(event, self._quarantined)
             self._due = min(self._due, self.live.now)
-        elif isinstance(event, Down):
+        elif isinstance(event, NodeWentDown):
             self._probes.lost(event.node)
 
     def _ended(self, outcome: EndedJob) -> None:
-        """Count an attempt of a job that its program, or its limit, has ended."""
+        """Count an attempt of a job that its program or its limit ended."""
         booking, state = outcome.booking, outcome.state
         if booking is None or outcome.cluster is not None or state.value not in OUTCOMES or (
                 outcome.cause and outcome.cause != "timeout"):
@@ -170,12 +173,12 @@ class NodeHealth(Part):
         self._due = min(self._due, self.live.now + self._pause)
 
     def deadline(self, now: float) -> float:
-        """When nodes are judged, or something is saved or looked for."""
+        """Return when nodes are to be judged, or the store is to be written or read."""
         working = now + LOOK_AGAIN if self._copied.working else self._due
         return min(working, self._save_due, self._look_due, self._probes.until)
 
     def tidy(self, now: float) -> None:
-        """Judge the nodes."""
+        """Judge the nodes when that is due; read and write the store when that is due."""
         if self.mode == OFF:
             return
         self._copied.look()
@@ -190,20 +193,21 @@ class NodeHealth(Part):
             self._save(PATIENCE)
 
     def end(self) -> None:
-        """Bring what is left into the store."""
+        """Write what is left to the store."""
         self._save(2 * PATIENCE)
 
     # Judging.
 
     def _kind(self, name: str) -> Hashable:
-        """The class of a node; of a node of earlier runs only where all nodes are of one."""
+        """Return the class of a node; for a node of earlier runs only if all nodes are of one class, otherwise
+        None."""
         classes, number = self.live.cluster.classes, self._index.get(name)
         if len(classes) == 1:
             return 0
         return None if number is None else next(at for at, each in enumerate(classes) if each.members >> number & 1)
 
     def _judge(self, now: float) -> None:
-        """Look for bad nodes among those of this run; where much is known, a copy of the manager does so."""
+        """Look for bad nodes among those of this run; a copy of the manager does so if there are many runs."""
         self._trials = merged(self._trials, now - KEPT, MOST)
         if len(self._trials) > FEW:
             self._copied.begin(self._judged, self._take)
@@ -211,13 +215,13 @@ class NodeHealth(Part):
             self._take(self._judged(), 0.0)
 
     def _judged(self) -> dict[str, tuple[str, bool, str]]:
-        """The cause, whether that is enough, and a text, of each node that is suspected."""
+        """Return, for each suspected node, the cause, whether the evidence is enough, and a text."""
         return {name: (finding.cause, finding.bad, sentence(finding))
                 for finding in judge(self._trials, self._kind, self._cleared)
                 for name in (finding.node, *finding.together)}
 
     def _take(self, findings: Mapping[str, tuple[str, bool, str]] | None, seconds: float) -> None:
-        """Act on what a look has found."""
+        """Act on the findings of a judgement, which took `seconds`."""
         now, self._pause = self.live.now, max(PAUSE, REST * seconds)
         if findings is None:
             return
@@ -231,7 +235,7 @@ class NodeHealth(Part):
         self._release_needed(now)
 
     def _found(self, name: str, cause: str, enough: bool, text: str, now: float) -> None:
-        """A node is suspected; it is bad if the evidence is enough, or a probe has found something."""
+        """Handle a suspected node: it is bad if the evidence is enough, or if a probe found something wrong."""
         known = self.records.get(name)
         probe = self._probes.known.get(name)
         since = known.since if known else now
@@ -256,7 +260,8 @@ class NodeHealth(Part):
                                       "nodes no jobs, `vrm learned nodes` prints this for the help desk")
 
     def _put_into_quarantine(self, record: NodeRecord, why: str) -> None:
-        """Give a node no new jobs, unless too many have none, or a waiting job could not run then."""
+        """Stop giving a node new jobs, unless too many nodes are in quarantine, or a waiting job could then not
+        run."""
         live, node, name = self.live, self._index[record.name], record.name
         if name in self._quarantined:
             return
@@ -274,7 +279,7 @@ class NodeHealth(Part):
         live.tell("warning", f"node {name} is in quarantine, {why} (vrm learned nodes)")
 
     def _keep(self, record: NodeRecord) -> None:
-        """Remember what was found of a node, in the journal and in the store."""
+        """Record the finding about a node in the journal and in the store."""
         if self.records.get(record.name) != record:
             self.live.record(self, "node", name=record.name, state=record.state, cause=record.cause, since=record.since,
                              text=record.text)
@@ -283,7 +288,7 @@ class NodeHealth(Part):
         self.records[record.name] = record
 
     def _waiting(self) -> Iterator[Job]:
-        """Waiting jobs, the first of each kind."""
+        """Yield the first of each kind of waiting job."""
         seen = set[Hashable]()
         for job in self.live.state.book.queue.in_order(self.live.now):
             if (job.procs, job.request) not in seen:
@@ -293,7 +298,7 @@ class NodeHealth(Part):
                 return
 
     def _can_run(self, job: Job, without: int | None = None) -> bool:
-        """Whether a waiting job can run at some time on the nodes that take jobs."""
+        """Return whether a waiting job can run at some time on the nodes that take jobs."""
         cluster, now = self.live.cluster, self.live.now
         if without is not None:
             cluster = cluster.copy()
@@ -302,7 +307,7 @@ class NodeHealth(Part):
         return bool(policy.place(job, cluster)) or Shadow(job, now, cluster, policy).time < math.inf
 
     def _release_needed(self, now: float) -> None:
-        """A job that can run only there is worth more than a quarantine."""
+        """Release nodes from quarantine if a waiting job can run only there."""
         while self._quarantined:
             needed = next((job for job in self._waiting() if not self._can_run(job)), None)
             if needed is None:
@@ -316,16 +321,16 @@ class NodeHealth(Part):
     # Probes.
 
     def _probe(self, nodes: Any, leaves: int | None = None) -> None:
-        """Probe those of these nodes that are suspected, or that others are to be compared with, where no job is;
-        `leaves`: the job that is about to leave."""
+        """Probe those of `nodes` that are suspected, or that serve as a comparison, if no job is there;
+        `leaves` is a job that is about to leave."""
         suspects = [name for name, record in self.records.items() if name in self._index and record.state != CLEARED]
-        if suspects and self.mode == ON:  # nodes that are probed take no jobs meanwhile
+        if suspects and self.mode == ON:  # nodes take no jobs while they are probed
             self._probes.begin(nodes, {name: self.records[name].since for name in suspects}, self._kind, leaves)
 
     # The store.
 
     def _look(self, now: float) -> None:
-        """Whether somebody has cleared nodes."""
+        """Check whether nodes were cleared, and release those."""
         self._look_due = now + LOOK
         self._release_needed(now)
         if self._path is None:
@@ -349,7 +354,7 @@ class NodeHealth(Part):
                 self.live.tell("note", f"node {record.name} takes jobs as before: it was cleared")
 
     def _save(self, patience: float) -> None:
-        """Bring what was found into the store."""
+        """Write the findings to the store."""
         self._save_due = math.inf
         if self._path is None or not (self._attempts or self._unsaved or self._probes.unsaved):
             return
@@ -367,7 +372,7 @@ class NodeHealth(Part):
         self._probes.unsaved.clear()
 
     def _tell(self, why: str) -> None:
-        """Report what is wrong with the store, once."""
+        """Report a fault of the store, once."""
         if why != self._trouble:
             self._trouble = why
             self.live.tell("warning", f"what is found of nodes is not kept: {why}")

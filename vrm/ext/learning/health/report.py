@@ -1,4 +1,4 @@
-"""What is known of the nodes of all machines, from the store: a text for people and their help desk."""
+"""What the store knows about the nodes of all machines, as text for users and their help desk."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from statistics import median
 from typing import Any
 from collections.abc import Hashable, Mapping, Sequence
 
-from vrm.ext.learning.health.found import (
-    BAD, CLEARED, SUSPECTED, AttemptRecord, NodeRecord, ProbeRecord, compared, kinds_of, number)
-from vrm.ext.learning.health.judging import NodeFinding, judge
-from vrm.ext.learning.health.trials import NodeTrial, merged, trial_of
-from vrm.ext.learning.observed import prefix_of
+from vrm.ext.learning.health.findings import (
+    BAD, CLEARED, SUSPECTED, AttemptRecord, NodeRecord, ProbeRecord, compared, node_kinds, number)
+from vrm.ext.learning.health.detection import NodeFinding, judge
+from vrm.ext.learning.health.trials import NodeTrial, merged, trial_from_job
+from vrm.ext.learning.learned_jobs import prefix_of
 from vrm.ext.learning.store import LearnedStore
 from vrm.model.forms.hosts import expand, fold
 
@@ -20,14 +20,14 @@ KEPT = 14 * 86400.0
 """Seconds for which runs count as evidence."""
 
 MOST = 2000
-"""Runs of a machine that count: the last ones."""
+"""Number of runs of a machine that count: the last ones."""
 
 DAY = "%d %b %Y %H:%M"
 
 
 @dataclass(frozen=True)
 class NodeReport:
-    """All that is known of a node: what jobs show (None: nothing any more), and what a manager has found."""
+    """All that is known about a node: what jobs show (None: nothing any more), and what a manager found."""
 
     machine: str
     name: str
@@ -37,14 +37,14 @@ class NodeReport:
 
     @property
     def state(self) -> str:
-        """What it is."""
+        """The state of the node."""
         if self.record is not None and self.record.state != SUSPECTED:
             return self.record.state
         return BAD if self.finding is not None and self.finding.bad else SUSPECTED
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Return this as a mapping for JSON."""
+        """The report as a mapping for JSON."""
         found, record = self.finding, self.record
         return {"machine": self.machine, "node": self.name, "state": self.state,
                 "cause": found.cause if found else record.cause if record else "",
@@ -59,27 +59,27 @@ class NodeReport:
 
 
 def trials_of(store: LearnedStore, machine: str, now: float) -> list[NodeTrial]:
-    """Return the runs on a machine that count, from jobs and from attempts that failed. StoreError."""
-    jobs = filter(None, map(trial_of, store.jobs(machine=machine, last=MOST)))
+    """Return the runs on a machine that count, from jobs and from failed attempts. Raises StoreError."""
+    jobs = filter(None, map(trial_from_job, store.jobs(machine=machine, last=MOST)))
     attempts = (AttemptRecord(*row) for row in store.rows("attempts", machine))
     return merged([*jobs, *map(attempt_trial, attempts)], now - KEPT, MOST)
 
 
 def attempt_trial(attempt: AttemptRecord) -> NodeTrial:
-    """Return an attempt that failed as an observation of its nodes."""
+    """Return a failed attempt as an observation of its nodes."""
     key = attempt.app, attempt.input, attempt.ranks, max(1, attempt.cores // attempt.ranks)
     return NodeTrial(attempt.run, attempt.job, key, frozenset(expand(attempt.nodes)), attempt.end, 0.0, "failed")
 
 
 def known(store: LearnedStore, names: Sequence[str] = (), now: float | None = None) -> list[NodeReport]:
-    """Return the nodes of which something was found, of all machines; only those of some names, where they are given.
-    StoreError; ValueError for a name of which nothing is known."""
+    """Return the reports of nodes with findings, of all machines; only of the nodes `names`, if given. Raises
+    StoreError, and ValueError for a name without findings."""
     now = time.time() if now is None else now
     found: list[NodeReport] = []
     for machine in sorted({*store.machines().values(), *(row[0] for row in store.rows("nodes"))}):
         records = {row[1]: NodeRecord(*row) for row in store.rows("nodes", machine)}
         probes = [ProbeRecord(*row) for row in store.rows("probes", machine)]
-        kinds = kinds_of(machine)
+        kinds = node_kinds(machine)
 
         def kind(node: str, kinds: Mapping[str, Hashable] = kinds) -> Hashable:
             return kinds.get(prefix_of(node))
@@ -101,7 +101,7 @@ def known(store: LearnedStore, names: Sequence[str] = (), now: float | None = No
 
 
 def text(report: NodeReport) -> str:
-    """Return what is known of a node, for the help desk."""
+    """Return what is known about a node, as text for the help desk."""
     found, record = report.finding, report.record
     cause = found.cause if found is not None else record.cause if record is not None else ""
     rows = [("state", report.state + (f" since {time.strftime(DAY, time.localtime(record.since))}" if record else ""))]
@@ -139,8 +139,8 @@ def fold_ids(ids: Sequence[int]) -> str:
 
 
 def cleared(store: LearnedStore, names: Sequence[str], now: float | None = None) -> str:
-    """Clear nodes, of which what was measured until now does not count any more; return a text for people. StoreError;
-    ValueError as `known`."""
+    """Clear nodes: their measurements until now no longer count. Returns a text. Raises StoreError, and
+    ValueError for a name without findings."""
     now = time.time() if now is None else now
     found = known(store, names, now)
     store.add_rows("nodes", [NodeRecord(each.machine, each.name, CLEARED, each.facts["cause"], now, "cleared")

@@ -5,24 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from collections.abc import Collection, Iterable
 
-from vrm.ext.learning.observed import LearnedJob
+from vrm.ext.learning.learned_jobs import LearnedJob
 from vrm.results.job_columns import JobFileError
-from vrm.results.places import unfold_nodes
+from vrm.results.placement_text import unfold_nodes
 
 OUTCOMES = ("completed", "failed", "timeout")
-"""How a job ends where that says something of its nodes."""
+"""Ends of jobs that say something about their nodes."""
 
 SAME = 0.5
 """Seconds by which two records of the end of one attempt may differ."""
 
 Key = tuple[str, str, int, int]
-"""Program, input, ranks, and cores of each rank: whose run times are compared."""
+"""Program, input, ranks, and cores of each rank: runs with equal keys are compared."""
 
 
 @dataclass(frozen=True)
 class NodeTrial:
-    """One attempt of a job, on the nodes of these names, until `end` (seconds since the epoch). `seconds` is its run
-    time, 0 where that says nothing. `outcome` is one of OUTCOMES."""
+    """One attempt of a job on the nodes of these names, until `end` (seconds since the epoch). `seconds` is its
+    run time, 0 if that says nothing. `outcome` is one of OUTCOMES."""
 
     run: str
     job: int
@@ -34,12 +34,12 @@ class NodeTrial:
 
     @property
     def app(self) -> str:
-        """Its program."""
+        """The program."""
         return self.key[0]
 
 
-def trial_of(job: LearnedJob) -> NodeTrial | None:
-    """Return a job as an observation of its nodes; None where it says nothing of them."""
+def trial_from_job(job: LearnedJob) -> NodeTrial | None:
+    """Return a job as an observation of its nodes; None if it says nothing about them."""
     if job.status not in OUTCOMES or not job.ranks:
         return None
     try:
@@ -62,7 +62,8 @@ def merged(trials: Iterable[NodeTrial], since: float, most: int) -> list[NodeTri
 
 
 def at_fault(trials: Collection[NodeTrial]) -> set[tuple[str, int]]:
-    """Return the jobs, by run and id, that have failed on several disjoint sets of nodes: they fail by themselves."""
+    """Return the jobs, by run and id, that failed on several disjoint sets of nodes: these jobs are the cause
+    themselves."""
     failed: dict[tuple[str, int], list[frozenset[str]]] = {}
     for trial in trials:
         if trial.outcome == "failed":

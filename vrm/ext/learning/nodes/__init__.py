@@ -1,1 +1,1 @@
-"""What agents of nodes do for the extension: a file for the standard library of Python 3.6 alone."""
+"""Code that agents run on nodes for the extension. Its files use only the standard library of Python 3.6."""

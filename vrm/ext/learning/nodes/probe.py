@@ -1,9 +1,10 @@
-"""How fast a node computes and copies memory, with all of its cores at once, in two seconds. One file, the standard
-library only, Python 3.6 or newer: agents (`agent.py`) run it on their nodes, and it runs itself in a process of its
-own there, so that they answer meanwhile.
+"""Measures how fast a node computes and copies memory with all of its cores at once, in two seconds. One file,
+standard library only, Python 3.6 or newer: agents (`agent.py`) load it on their nodes. It runs itself there in
+a separate process, so that the agent can answer meanwhile.
 
 Each worker is bound to a core, and all begin at the same time: a limit on the CPU time of the node, a lowered
-frequency, or other programs show as a lower sum. The figures are of this program alone: compare nodes with each other.
+frequency, or other programs reduce the sum. The figures are those of this program only: use them to compare
+nodes.
 """
 
 import json
@@ -19,32 +20,32 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional  # noqa: F401
 
 ROUNDS, PART = 3, 0.3
-"""How often each figure is taken (the middle one counts), and the seconds of one."""
+"""Number of measurements of each figure (the median counts), and the seconds of one measurement."""
 
 AHEAD = 0.3
 """Seconds in which all workers start."""
 
 BLOCK = 32 << 20
-"""Bytes that are copied at once, more than caches hold."""
+"""Number of bytes that are copied at once, more than caches hold."""
 
 PATIENCE = 60.0
-"""Seconds in which a probe must have ended."""
+"""Seconds within which a probe must end."""
 
 LOOK = 0.1
-"""Seconds between two looks whether it has."""
+"""Seconds between two checks whether it has ended."""
 
 LOOP, SUM = 10000, 333283335000
-"""The computation and its result: the sum of the squares below LOOP."""
+"""The computation, the sum of the squares below LOOP, and its result."""
 
 
 RUNNING = []  # type: List[subprocess.Popen[bytes]]
-"""Probes that run."""
+"""Running probes."""
 
 
 class Probe:
-    """A probe that runs in a process of its own. `due`: when to look next."""
+    """A probe in a separate process. `due`: when to check it next."""
 
-    marks = [b"VRM_PROBE=none"]  # of no process: nothing is to be seen of jobs
+    marks = [b"VRM_PROBE=none"]  # matches no process: a probe does not look at jobs
 
     def __init__(self, request: "Dict[str, Any]", now: float) -> None:
         self.number = request["number"]
@@ -62,10 +63,10 @@ class Probe:
             self.fault = "it cannot start a program: {}".format(error.strerror)
 
     def see(self, process: "Any", environment: "List[bytes]") -> None:
-        """No process is of this."""
+        """Ignore the process: a probe does not look at jobs."""
 
     def looked(self, now: float) -> bool:
-        """Whether the probe has ended."""
+        """Return whether the probe has ended."""
         self.due = now + LOOK
         process = self.process
         if process is None:
@@ -87,7 +88,7 @@ class Probe:
         return True
 
     def answer(self) -> "Dict[str, Any]":
-        """What was measured."""
+        """Return what was measured."""
         said = {"compute": 0.0, "memory": 0.0, "workers": 0, "fault": self.fault}  # type: Dict[str, Any]
         try:
             said.update(json.loads(self.text.decode()) if not self.fault else {})
@@ -98,19 +99,19 @@ class Probe:
 
 
 def take(request: "Dict[str, Any]", now: float) -> Probe:
-    """What answers an order."""
+    """Start a probe for an order of the manager."""
     return Probe(request, now)
 
 
 def close() -> None:
-    """The agent ends: so do its probes."""
+    """End the probes, because the agent ends."""
     for process in RUNNING:
         process.kill()
 
 
 def measure(cpus: "List[int]") -> "Dict[str, Any]":
-    """Loops a second, bytes copied a second, and what is wrong with the node, from a worker on each CPU; one worker
-    that is not bound where there are none."""
+    """Return loops per second, bytes copied per second, and what is wrong with the node, from one worker on
+    each CPU; without CPUs, from one worker that is not bound."""
     begin = time.time() + AHEAD
     workers = []
     block = min(BLOCK, _available() // (4 * max(1, len(cpus))))
@@ -143,7 +144,7 @@ def measure(cpus: "List[int]") -> "Dict[str, Any]":
 
 
 def _work(begin: float, block: int) -> "List[Any]":
-    """What one worker measures."""
+    """Return what one worker measures."""
     source, target = bytearray(os.urandom(4096)) * (block // 4096), bytearray(block // 4096 * 4096)
     compute, memory = [], []
     wrong = ""
@@ -166,7 +167,7 @@ def _work(begin: float, block: int) -> "List[Any]":
 
 
 def _available() -> int:
-    """Bytes of memory that could be used now."""
+    """Return the bytes of memory that are available now."""
     try:
         with open("/proc/meminfo") as file:
             for line in file:
@@ -178,7 +179,7 @@ def _available() -> int:
 
 
 def _disk() -> str:
-    """What is wrong with the directory for temporary files."""
+    """Return what is wrong with the directory for temporary files."""
     try:
         with tempfile.TemporaryFile() as file:
             file.write(b"x" * (1 << 20))

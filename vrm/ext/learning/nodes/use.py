@@ -1,10 +1,10 @@
-"""What the processes of a job on a node have used so far, and how many threads run at once; of a coupled job, what each
-of its programs has used. One file, the standard library only, Python 3.6 or newer: agents (`agent.py`) run it on their
-nodes."""
+"""Measures what the processes of a job on a node have used so far, and how many threads run at once; for a
+coupled job, also what each of its programs has used. One file, standard library only, Python 3.6 or newer:
+agents (`agent.py`) run it on their nodes."""
 
 import os
 
-if __name__ == "use":  # as `agent.py` imports it on a node
+if __name__ == "use":  # imported by `agent.py` on a node
     import proc
 else:
     from vrm.live.runner import proc
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vrm.live.runner.proc import Process
 
 LOOKS, PAUSE = 3, 0.05
-"""How often the threads are counted, and the seconds between two looks: the middle one counts."""
+"""Number of counts of the threads (the median counts), and the seconds between two counts."""
 
 _TICK = os.sysconf("SC_CLK_TCK")
 
@@ -34,13 +34,14 @@ class UseProbe:
         self.begin()
 
     def begin(self) -> None:
-        """Before a look."""
+        """Prepare a look."""
         self.cpu = 0.0
         self.here = 0
         self.programs: "List[Tuple[float, int]]" = [(0.0, 0)] * len(self.ends)
 
     def see(self, process: "Process", environment: "List[bytes]") -> None:
-        """One process of the job: its time, with that of the children it has waited for, and its threads that run."""
+        """Add one process of the job: its CPU time, including that of children it has waited for, and its
+        running threads."""
         times = _words(f"/proc/{process[0]}/stat")
         cpu = sum(map(int, times[11:15])) / _TICK
         self.cpu += cpu
@@ -52,7 +53,8 @@ class UseProbe:
                          for thread in proc.threads(process[0]))
 
     def program(self, environment: "List[bytes]") -> "Optional[int]":
-        """Which program of a coupled job a process is of, by its rank; None for mpirun and its daemons."""
+        """Return the index of the program of a coupled job to which a process belongs, by its rank; None for
+        mpirun and its daemons."""
         for variable in self.variables if self.ends else ():
             rank = proc.rank_of(environment, variable)
             if rank is not None:
@@ -60,7 +62,7 @@ class UseProbe:
         return None
 
     def looked(self, now: float) -> bool:
-        """All processes have been seen; whether that was often enough."""
+        """End a look at all processes; return whether that was the last one."""
         self.running.append(self.here)
         if len(self.running) == LOOKS:
             return True
@@ -69,18 +71,19 @@ class UseProbe:
         return False
 
     def answer(self) -> "Dict[str, Any]":
-        """CPU seconds, and threads that run at once; CPU seconds of each program, and bytes of its largest process."""
+        """Return CPU seconds, and threads that run at once; for each program, CPU seconds and bytes of its
+        largest process."""
         return {"number": self.number, "cpu": self.cpu, "running": sorted(self.running)[LOOKS // 2],
                 "programs": self.programs}
 
 
 def take(request: "Dict[str, Any]", now: float) -> UseProbe:
-    """What answers an order."""
+    """Start the looks for an order of the manager."""
     return UseProbe(request, now)
 
 
 def _words(path: str) -> "List[bytes]":
-    """What a file of the kernel says behind the name of the program; nothing where the process has ended."""
+    """Return the words of a kernel file after the program's name; an empty list if the process has ended."""
     try:
         with open(path, "rb", 0) as file:
             return file.read(4096).rpartition(b")")[2].split()
@@ -89,7 +92,7 @@ def _words(path: str) -> "List[bytes]":
 
 
 def _peak(pid: int) -> int:
-    """The most bytes that a process has had so far."""
+    """Return the peak memory of a process in bytes."""
     try:
         with open(f"/proc/{pid}/status", "rb", 0) as file:
             return int(file.read(4096).partition(b"VmHWM:")[2].split()[0]) * 1024

@@ -1,1 +1,1 @@
-"""How well programs share nodes, learned from the jobs of ordinary runs: no benchmark is needed."""
+"""How well programs share nodes, learned from ordinary runs: no benchmark is needed."""

@@ -1,4 +1,4 @@
-"""The heatmap of what was learned: for the placement of jobs, and for people."""
+"""The learned heatmap, for the placement of jobs and for `vrm heatmap`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterable
 
 from vrm.config.schema import Settings
-from vrm.ext.learning.observed import LearnedJob, machine_of
-from vrm.ext.learning.pairs.company import co_runs
+from vrm.ext.learning.learned_jobs import LearnedJob, machine_of
+from vrm.ext.learning.pairs.co_runs import co_runs
 from vrm.ext.learning.pairs.model import PairModel
 from vrm.ext.learning.store import LearnedStore, StoreError, place
 from vrm.ext.measured.heatmap_files import STRIP, HeatmapFile, HeatmapLine, ranked, split_load
@@ -17,23 +17,23 @@ from vrm.model.measured.speedups import SpeedError, Speedups
 from vrm.run.journal import codec
 
 NAME = "learned"
-"""What `Applications.Heatmap` and `vrm heatmap show` call it."""
+"""Its name in `Applications.Heatmap` and `vrm heatmap show`."""
 
 HISTORY = 4000
-"""Jobs of the store that are read: the last ones."""
+"""Number of jobs that are read from the store: the last ones."""
 
 RUNS = 300
-"""Runs from which a manager learns: the last ones."""
+"""Number of runs from which a manager learns: the last ones."""
 
 Learned = tuple[dict[str, dict[str, float]], int]
 """The speed-ups of pairs, and from how many runs they were learned."""
 
 LEARNED, GUESSED = "learned", "guessed"
-"""What a cell of a heatmap is besides measured: the pair was seen in ordinary runs, or not at all."""
+"""Sources of a cell of a heatmap other than a measurement: the pair was seen in ordinary runs, or not at all."""
 
 
 def speedups_of(model: PairModel) -> Speedups:
-    """Return the speed-ups of all pairs of loads that have run, by their speed alone on half of the cores."""
+    """Return the speed-ups of all pairs of loads that have run, relative to running alone on half of the cores."""
     pairs = [(load, other) for load in model.loads for other in model.loads]
     found: dict[str, dict[str, float]] = {}
     for (load, other), speed in zip(pairs, model.speeds(pairs)):
@@ -42,38 +42,38 @@ def speedups_of(model: PairModel) -> Speedups:
 
 
 class LearnedHeatmap(Heatmap):
-    """Orders partners by what was learned until now (`relearned` and `take`). A program that has not run is an average
-    partner; which pairs it refuses stays as it was at first."""
+    """Orders partners by what was learned so far (`learn_again` and `take`). A program that has not run is an
+    average partner. The refused pairs stay those of the beginning."""
 
     def __init__(self, jobs: Iterable[LearnedJob], least: float = 0.0) -> None:
         super().__init__({}, None, least)
         self.jobs = 0
-        self.take(self.relearned(jobs))
+        self.take(self.learn_again(jobs))
         self._first = Heatmap({}, self.throughput, least)
 
     @staticmethod
-    def relearned(jobs: Iterable[LearnedJob]) -> Learned:
-        """Learn from jobs, which are all that are known."""
+    def learn_again(jobs: Iterable[LearnedJob]) -> Learned:
+        """Return what is learned from `jobs`, which are all known jobs."""
         runs = co_runs(jobs)[-RUNS:]
         return speedups_of(PairModel(runs)).pairs, len(runs)
 
     def take(self, learned: Learned) -> None:
-        """Order partners so from now on."""
+        """Order partners by `learned` from now on."""
         pairs, self.jobs = learned
         found = Speedups(pairs).heatmap()
         super().__init__(found.ranks, found.throughput, self.least)
 
     def refuses(self, app: str, procs: int, partner: str, partner_procs: int) -> bool:
-        """Whether two jobs were known at the begin to do less together than `least`."""
+        """Return whether two jobs were known at the beginning to have less throughput together than `least`."""
         return self._first.refuses(app, procs, partner, partner_procs)
 
     @property
     def refused(self) -> list[tuple[str, str]]:
-        """The pairs of loads that are refused."""
+        """The refused pairs of loads."""
         return self._first.refused
 
     def missing(self, apps: Iterable[str]) -> list[str]:
-        """No application is missing: it is learned when it runs."""
+        """Return no application: each is learned when it runs."""
         return []
 
 
@@ -81,20 +81,20 @@ class LearnedSource:
     """Makes the heatmap of `Applications: {Heatmap: learned}`."""
 
     def __call__(self, settings: Settings, cluster: Cluster) -> LearnedHeatmap:
-        """Return it for the placement of jobs, of what was learned on this machine. SpeedError."""
+        """Return the heatmap for the placement of jobs, from what was learned on this machine. Raises
+        SpeedError."""
         path = place(settings.extended("Learning.Store"))
         machine = machine_of(codec.nodes_record(cluster.nodes))
         try:
             with contextlib.nullcontext() if path is None else LearnedStore(path, reading=True) as store:
                 jobs = [] if store is None else store.jobs(machine=machine, last=HISTORY)
         except StoreError:
-            jobs = []  # the part of the manager that brings jobs into the store says so
+            jobs = []  # reported by the manager's part that writes the store
         return LearnedHeatmap(jobs, settings.rules.min_throughput)
 
     def shown(self, settings: Settings) -> HeatmapFile:
-        """Return it for `vrm heatmap`, in the form of a file of measured pairs: of the machine of the last run.
-
-        SpeedError."""
+        """Return the heatmap of the machine of the last run for `vrm heatmap`, as a file of measured pairs.
+        Raises SpeedError."""
         path = place(settings.extended("Learning.Store"))
         if path is None:
             raise SpeedError("nothing is learned here (Learning: {Store: off}); remove the key, or name a file")

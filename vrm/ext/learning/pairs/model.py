@@ -1,14 +1,16 @@
-"""Speed-ups of pairs from whole runs with changing neighbours, and of pairs that nobody has seen.
+"""Speed-ups of pairs, from whole runs with changing neighbours; also of pairs that never ran together.
 
-The logarithm of the speed of one load next to another is a sum: what all pairs have in common, what the program, its
-class and its ranks feel (sensitivity), what those of the other do (pressure), and what this pair has of its own. Each
-term is normal with a mean of 0, and VARIANCES says how large it is likely to be, so speeds of pairs are a Gaussian
-process: a pair that was seen says much of itself, and something of those with the same program on either side.
+The logarithm of the speed of one load next to another is a sum of terms: what all pairs have in common; what
+the program, its class and its ranks suffer (sensitivity); what those of the other load cause (pressure); and
+what is particular to this pair. Each term is normal with mean 0 and a size that VARIANCES gives, so speeds of
+pairs are a Gaussian process: an observed pair says much about itself, and something about pairs with the same
+program on either side.
 
-A run of T seconds has done its work at the mean of its speeds, weighted by the seconds in each company, and its speed
-is that next to its worst neighbour: log T = log W - log(sum f s). The work W of its program and input is not known
-either. This is not linear in the logarithms of the speeds, so it is made linear at the present estimate, ITERATIONS
-times. A job alone on its nodes has the speed 1: that is what speeds are compared with. """
+A run of T seconds does its work at the mean of its speeds, weighted by the seconds in each company, and its
+speed is that next to its worst neighbour: log T = log W - log(sum f s). The work W of its program and input is
+unknown, too. This is not linear in the logarithms of the speeds, so it is linearised at the present estimate,
+up to ITERATIONS times. A job alone on its nodes has speed 1, the reference of all speeds.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 from collections.abc import Hashable, Iterable, Sequence
 
-from vrm.ext.learning.pairs.company import ALONE, CoRun
+from vrm.ext.learning.pairs.co_runs import ALONE, CoRun
 from vrm.model.job import application_kind
 
 if TYPE_CHECKING:
@@ -29,32 +31,31 @@ VARIANCES = {"all": 0.12, "own program": 0.12, "own class": 0.05, "own ranks": 0
 """Standard deviations of the terms of a logarithm of a speed."""
 
 WORK, NOISES = 3.0, (0.02, 0.05, 0.1, 0.2, 0.4)
-"""Standard deviations of the logarithm of a work before it is known, and of that of a run time: the likeliest of these
-is taken."""
+"""Standard deviations of the logarithm of a work before it is known, and of that of a run time: the most likely
+one of the latter is used."""
 
 ITERATIONS, STEP, CLOSE = 15, 0.6, 2e-3
-"""How often the measurements are made linear at the most, the part of each step that is taken, and the step that is the
-last."""
+"""Greatest number of linearisations, the fraction of each step that is taken, and the size of the last step."""
 
 SHARP = 0.02
-"""How much (logarithm of a speed) one neighbour is worse than another, to count e times as much."""
+"""Difference in the logarithm of the speed that makes a worse neighbour count e times as much."""
 
 MOST = 1000
-"""Runs that count: the last ones."""
+"""Number of runs that count: the last ones."""
 
 COUNTS = 0.1
-"""The part of a run in a company from which on the pair was seen."""
+"""Fraction of a run in a company from which on the pair counts as seen."""
 
 NORMAL = 1.2816
 """Standard deviations from the mean to the 90th percentile of a normal distribution."""
 
 Pair = tuple[str, str]
-"""A load, and that next to which it runs."""
+"""A load, and the load next to which it runs."""
 
 
 class Speed(NamedTuple):
-    """The speed of a load next to another one, by its speed alone, and between which it is in 8 of 10 cases; in how
-    many runs the pair was seen."""
+    """The speed of a load next to another one, relative to its speed alone; the range that holds in 8 of 10
+    cases; and the number of runs in which the pair was seen."""
 
     value: float
     low: float
@@ -64,7 +65,7 @@ class Speed(NamedTuple):
 
 @dataclass(frozen=True)
 class _Names:
-    """A load by its program, with its class, and with its ranks."""
+    """A load by its program, by program and class, and with its ranks."""
 
     program: str
     short: str
@@ -78,7 +79,7 @@ def _names(load: str) -> _Names:
 
 
 class PairModel:
-    """Learns from runs (`learn`), and answers for any pairs (`speeds`)."""
+    """Learns from runs, and predicts the speeds of any pairs (`speeds`)."""
 
     def __init__(self, runs: Iterable[CoRun] = ()) -> None:
         self.seen: dict[Pair, int] = {}
@@ -146,8 +147,9 @@ class PairModel:
 
 
 def _linear(run: CoRun, index: dict[Pair, int], speeds: numpy.ndarray, slopes: numpy.ndarray) -> float:
-    """The logarithm of the mean speed of a run at these speeds (logarithms), and its slopes there. Which neighbour is
-    the worst is not sure, so each counts, and those that are SHARP slower count e times as much."""
+    """Return the logarithm of the mean speed of a run at these speeds (logarithms), and write its slopes there
+    into `slopes`. Which neighbour is the worst is uncertain, so each counts, and one that is SHARP slower
+    counts e times as much."""
     total, parts = 0.0, list[tuple[float, list[int], list[float]]]()
     for seconds, company in run.parts:
         numbers = [index[run.load, other] for other in company if other != ALONE]
@@ -165,8 +167,8 @@ def _linear(run: CoRun, index: dict[Pair, int], speeds: numpy.ndarray, slopes: n
 
 
 def _likeliest(known: numpy.ndarray, target: numpy.ndarray) -> tuple[numpy.ndarray, numpy.ndarray, float]:
-    """The covariance of the measurements (its Cholesky factor) and their weights, with the noise that makes them
-    likeliest."""
+    """Return the covariance of the measurements (its Cholesky factor), their weights, and the noise that makes
+    the measurements most likely."""
     import numpy
 
     best: tuple[float, Any] = (-math.inf, None)
@@ -188,7 +190,7 @@ def _solve(factor: numpy.ndarray, target: numpy.ndarray) -> numpy.ndarray:
 
 
 def _kernel(left: Sequence[Pair], right: Sequence[Pair]) -> numpy.ndarray:
-    """How the logarithms of the speeds of pairs vary together."""
+    """Return the covariance of the logarithms of the speeds of pairs."""
     import numpy
 
     rows, columns = ([(_names(own), _names(other)) for own, other in pairs] for pairs in (left, right))

@@ -1,4 +1,4 @@
-"""The node order `partners`: a job takes nodes of few partners, of those with which it does much together."""
+"""The node order `partners`: a job gets nodes of few partners, which together with it have a high throughput."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from vrm.model.measured.heatmap import Heatmap
 from vrm.model.policies import Rooms
 from vrm.scheduling.placement.node_orders import Order
 
-UNFELT = 2.0
-"""What two jobs do together that do not feel each other (`vrm.model.measured.heatmap.Throughput`): as is expected of a
-pair of which nothing is known, so it is tried."""
+NO_SLOWDOWN = 2.0
+"""Joint throughput of two jobs that do not slow each other (`vrm.model.measured.heatmap.Throughput`). It is
+assumed for unknown pairs, so that they are tried."""
 
 
 class FewPartners(Order):
-    """Nodes without a job, then those of the loads that are good partners: as many as hold the job. A job is as fast as
-    next to the worst of its partners, and slows each of them as a whole, so of these loads it takes those first that
-    hold most of it, whichever is best."""
+    """Orders empty nodes first, then the nodes of the best partner loads, with as many loads as are needed to
+    hold the job. A job is as slow as next to its worst partner, and slows each partner as a whole. So among
+    these loads it takes first those that hold most of the job, not the best partner."""
 
     def __init__(self, heatmap: Heatmap | None = None) -> None:
         self._heatmap = heatmap
 
     def groups(self, job: Job, view: Pool, eligible: int, rooms: Rooms) -> Iterator[int]:
-        """The empty nodes, then those of each load."""
+        """Yield the empty nodes, then those of each load."""
         empty = eligible & view.empty
         yield empty
         shared = eligible & ~empty
@@ -51,9 +51,9 @@ class FewPartners(Order):
         yield shared
 
     def _badness(self, job: Job, app: str, procs: int) -> tuple[float, float]:
-        """How bad a partner is: by what both do together, where that is known, else by its rank."""
+        """Return how bad a partner is: by the joint throughput if it is known, otherwise by its rank."""
         heatmap = self._heatmap
         if heatmap is None:
             return 0.0, 0.0
         together = heatmap.throughput and heatmap.throughput.of(job.app, job.procs, app, procs)
-        return -(together or UNFELT), heatmap.rank(job.kind, app)
+        return -(together or NO_SLOWDOWN), heatmap.rank(job.kind, app)

@@ -1,1 +1,1 @@
-"""Commands about programs that lend cores, a file each."""
+"""Commands for lending cores, one file each."""

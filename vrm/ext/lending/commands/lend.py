@@ -30,7 +30,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 
 def lend(arguments: argparse.Namespace) -> int:
-    """Ask the manager; 0, or 1 when it has refused."""
+    """Send the request to the manager; return 0, or 1 if it was refused."""
     from vrm.commands.job import ask
 
     if arguments.back:

@@ -42,7 +42,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """Check; 0 malleable, 1 not, 2 it could not be checked."""
+    """Check a program; return 0 (malleable), 1 (not malleable) or 2 (could not be checked)."""
     from vrm.live.launch.base import LaunchError, make_launcher
     from vrm.ext.lending import check as checking
     from vrm.live.nodes.topology import TopologyError, read_topology
@@ -73,7 +73,7 @@ def check(arguments: argparse.Namespace) -> int:
 
 
 def _slots(sockets: Any, ranks: int, slot: Any) -> Any:
-    """Equal shares of this machine's cores, each inside one socket."""
+    """Return equal shares of this machine's cores, each inside one socket."""
     each = min(max(1, sum(sockets) // ranks), max(sockets))
     found = [slot(0, 0, socket, tuple(range(first, first + each))) for socket, cores in enumerate(sockets)
              for first in range(0, cores - each + 1, each)]
@@ -83,7 +83,7 @@ def _slots(sockets: Any, ranks: int, slot: Any) -> Any:
 
 
 def files(arguments: argparse.Namespace) -> int:
-    """Print the directory."""
+    """Print the directory of the files."""
     from vrm.ext.lending.build import HERE
 
     print(HERE)

@@ -1,1 +1,1 @@
-"""What agents of nodes do for lending: files for the standard library of Python 3.6 alone."""
+"""Code that agents run on the nodes for lending. It uses only the standard library of Python 3.6."""

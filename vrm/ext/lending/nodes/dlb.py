@@ -1,11 +1,10 @@
-"""Processes that follow their cores by DLB (Barcelona's library) rather than by vrm's files. One file, the
-standard library only, Python 3.6 or newer.
+"""Orders for processes that follow their cores through DLB (Barcelona's library) and not through vrm's files. One
+file, only the standard library, Python 3.6 or newer.
 
-Where a process has libdlb loaded and its `DLB_ARGS` say `--drom`, its order goes through DLB's calls for
-administrators. That is done by a process of its own, `python dlb.py LIBRARY ORDER`, which may take
-SECONDS: a library that fails or hangs is no matter to the agent. DLB's names and numbers are those of its
-headers `dlb_drom.h` and `dlb_errors.h`.
-"""
+If a process has libdlb loaded and its `DLB_ARGS` contain `--drom`, its order is given through DLB's administrator
+calls. A separate process does that, `python dlb.py LIBRARY ORDER`, with a time limit of SECONDS, so that a library
+that fails or hangs does not affect the agent. DLB's names and numbers are those of its headers `dlb_drom.h` and
+`dlb_errors.h`."""
 
 import json
 import os
@@ -17,20 +16,20 @@ if TYPE_CHECKING:
     from typing import Dict, FrozenSet, List, Mapping
 
 SECONDS = 2.0
-"""Seconds that an order may take."""
+"""Time limit of an order in seconds."""
 
 PAUSE = 0.01
-"""Seconds before a process that has not taken its last order yet is asked again."""
+"""Seconds before an order is repeated for a process that has not taken its last order yet."""
 
 CPUS = 1024
-"""Bits of the C library's masks."""
+"""Number of bits of the C library's masks."""
 
 PENDING = -7
-"""What the library answers where the last order is not taken yet."""
+"""Return code of the library if the last order was not taken yet."""
 
 
-def library_of(pid: int, environment: "List[bytes]") -> str:
-    """The library by which a process follows, "" for none."""
+def dlb_library(pid: int, environment: "List[bytes]") -> str:
+    """Return the path of the DLB library through which a process follows its cores; "" for none."""
     if not any(entry.startswith(b"DLB_ARGS=") and b"--drom" in entry for entry in environment):
         return ""
     try:
@@ -40,14 +39,14 @@ def library_of(pid: int, environment: "List[bytes]") -> str:
                 if os.path.basename(path[1]).startswith("libdlb") and ".so" in path[1]:
                     return "".join(path)
     except OSError:
-        pass  # gone
+        pass  # the process has ended
     return ""
 
 
 def order(library: str, arguments: bytes, wanted: "Mapping[int, FrozenSet[int]]") -> "Dict[int, int]":
-    """Give processes (by number) their cores; what DLB has answered for each, 0 or more for yes. `arguments`
-    are the processes' DLB_ARGS, which say in which memory they meet. Nothing where that fails."""
-    import subprocess  # only where there is DLB: it takes a third of an agent's start
+    """Give processes (by process id) their cores; return DLB's code for each, 0 or more for success. `arguments` are
+    the processes' DLB_ARGS, which name the shared memory in which they meet. Empty if that fails."""
+    import subprocess  # imported only with DLB: it takes a third of an agent's start time
 
     words = [sys.executable or "python3", "-I", "-S", os.path.abspath(__file__), library,
              json.dumps({str(pid): sorted(cpus) for pid, cpus in wanted.items()})]
@@ -62,8 +61,8 @@ def order(library: str, arguments: bytes, wanted: "Mapping[int, FrozenSet[int]]"
     return {int(pid): int(code) for pid, code in answer.items()}
 
 
-def administer(library: str, wanted: "Dict[str, List[int]]") -> "Dict[str, int]":
-    """The order itself, in this process."""
+def drom_order(library: str, wanted: "Dict[str, List[int]]") -> "Dict[str, int]":
+    """Carry out the order in this process."""
     import ctypes
 
     dlb = ctypes.CDLL(library)
@@ -87,4 +86,4 @@ def administer(library: str, wanted: "Dict[str, List[int]]") -> "Dict[str, int]"
 
 
 if __name__ == "__main__":
-    print(json.dumps(administer(sys.argv[1], json.loads(sys.argv[2]))))
+    print(json.dumps(drom_order(sys.argv[1], json.loads(sys.argv[2]))))

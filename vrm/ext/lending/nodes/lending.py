@@ -1,10 +1,10 @@
-"""The files by which processes of malleable jobs learn which cores they may use (docs/reference/lending-protocol.md,
-vrm/ext/lending/vrm_lending.h): vrm's side of them. One file, the standard library only, Python 3.6 or newer.
+"""vrm's side of the files from which processes of malleable jobs learn which cores they may use
+(docs/reference/lending-protocol.md, vrm/ext/lending/vrm_lending.h). One file, only the standard library, Python 3.6
+or newer.
 
-Each process makes its own file, in a folder of its job in this node's memory; vrm writes what is wanted.
-Nothing is mapped here, so that a file which somebody cuts cannot end an agent, and nothing waits. A file
-that is not exactly as it must be is nobody's.
-"""
+Each process makes its own file, in a folder of its job in this node's memory file system; vrm writes orders into it.
+vrm does not map the file, so that an agent cannot crash if somebody truncates it, and never waits for a lock. A file
+that does not have exactly the right form is ignored."""
 
 import fcntl
 import os
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PLACE = "/dev/shm"
 SIZE, CPUS = 4096, 4096
-"""Bytes of a file, and bits of a mask."""
+"""Size of a file in bytes, and number of bits of a mask."""
 
 HEAD = struct.Struct("=8sIIIIQQB")
 """Magic, size, kind, pid, threads, started, acknowledged, index."""
@@ -27,18 +27,19 @@ WANTED = struct.Struct("=QII{}s".format(CPUS // 8))
 
 INDEX, FIRST = HEAD.size - 1, 120
 START = FIRST + 2 * WANTED.size
-"""Where the index is, the first of the two buffers, and the mask of the start."""
+"""Positions of the index, of the first of the two buffers, and of the mask at the start."""
 
 MAGIC = b"VRMLEND1"
 
 
 def folder(run: str, job: int, user: "Optional[int]" = None) -> str:
-    """Where the files of a job's processes are, on each node; `VRM_LENDING` says it to the job."""
+    """Return the folder of the files of a job's processes on each node. The job finds it in the variable
+    `VRM_LENDING`."""
     return "{}/vrm-lending.{}.{}.{}".format(PLACE, os.geteuid() if user is None else user, run, job)
 
 
 def places(run: str, job: "Optional[int]") -> "List[str]":
-    """The folders of a job, or of all jobs of a run (None), which may not be there."""
+    """Return the folders of a job (which may not exist), or the existing folders of all jobs of a run (None)."""
     if job is not None:
         return [folder(run, job)]
     begin = os.path.basename(folder(run, 0))[:-1]
@@ -48,12 +49,13 @@ def places(run: str, job: "Optional[int]") -> "List[str]":
         return []
 
 
-def publish(place: str, pid: int, started: int, epoch: int, cpus: "Iterable[int]",
-            share: "Optional[Tuple[int, int]]" = None, own: "Iterable[int]" = ()) -> "Optional[Dict[str, int]]":
-    """Write an order into the file of a process, unless it or a later one is there; what the process says:
-    `acknowledged`, the epoch that it follows, and `threads`. None where it has no (sound) file. `share`:
-    how many cores these are, and of how many, where that is not to be counted. `own`: what it has where its job
-    lends nothing; it may have made its file when its mask was narrow already."""
+def write_order(place: str, pid: int, started: int, epoch: int, cpus: "Iterable[int]",
+                share: "Optional[Tuple[int, int]]" = None, own: "Iterable[int]" = ()) -> "Optional[Dict[str, int]]":
+    """Write an order into the file of a process, unless the file has this order or a later one. Return what the
+    process reports: `acknowledged`, the epoch that it follows, and `threads`; None if it has no valid file. `share`:
+    the number of these cores and of all its cores, if they should not be counted. `own`: the CPUs that the process
+    has while its job lends nothing; its own record of them is incomplete if its mask was narrow already when it made
+    the file."""
     try:
         if not _private(place):
             return None
@@ -64,7 +66,7 @@ def publish(place: str, pid: int, started: int, epoch: int, cpus: "Iterable[int]
         about = os.fstat(handle)
         if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or about.st_size != SIZE:
             return None
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an agent that was given up may live still
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an older agent, already replaced, may still run
         text = os.pread(handle, SIZE, 0)
         if len(text) < SIZE:
             return None
@@ -78,7 +80,7 @@ def publish(place: str, pid: int, started: int, epoch: int, cpus: "Iterable[int]
             index = (index + 1) % 256
             os.pwrite(handle, WANTED.pack(epoch, here, of, bits(wanted)),
                       FIRST + WANTED.size * (index & 1))
-            os.pwrite(handle, bytes([index]), INDEX)  # one byte: it is there, or it is not
+            os.pwrite(handle, bytes([index]), INDEX)  # a single byte is written completely or not at all
         return {"acknowledged": acknowledged, "threads": threads}
     except OSError:
         return None
@@ -87,7 +89,7 @@ def publish(place: str, pid: int, started: int, epoch: int, cpus: "Iterable[int]
 
 
 def remove(place: str, dead_only: bool = False) -> None:
-    """Remove the files of a job that has ended, or those of its processes that have."""
+    """Remove the files of a job that has ended; with `dead_only` only the files of processes that have ended."""
     try:
         if not _private(place):
             return
@@ -96,7 +98,7 @@ def remove(place: str, dead_only: bool = False) -> None:
                 os.unlink("{}/{}".format(place, name))
         os.rmdir(place)
     except OSError:
-        pass  # it is not there, or a process of the job has just made one
+        pass  # there is no folder, or a process of the job has just made a file
 
 
 def _private(place: str) -> bool:
@@ -106,7 +108,7 @@ def _private(place: str) -> bool:
 
 
 def bits(cpus: "Iterable[int]") -> bytes:
-    """A mask of CPUs as the kernel has it."""
+    """Return a mask of CPUs in the kernel's format."""
     mask = bytearray(CPUS // 8)
     for cpu in cpus:
         if cpu < CPUS:
@@ -115,13 +117,13 @@ def bits(cpus: "Iterable[int]") -> bytes:
 
 
 def mask_of(text: bytes) -> "FrozenSet[int]":
-    """The CPUs of a mask."""
+    """Return the CPUs of a mask."""
     return frozenset(8 * place + bit for place, byte in enumerate(text) if byte
                      for bit in range(8) if byte >> bit & 1)
 
 
 def count(cpus: "Iterable[int]") -> int:
-    """How many cores these CPUs are; of several hardware threads of a core one is counted."""
+    """Return the number of cores that these CPUs belong to; several hardware threads of a core count once."""
     known = cores_of()
     return len({known.get(cpu, cpu) for cpu in cpus})
 
@@ -130,7 +132,8 @@ _CORES: "Dict[int, int]" = {}
 
 
 def cores_of() -> "Dict[int, int]":
-    """The first CPU of the core of each CPU of this node; none where the kernel does not say it."""
+    """Return the first CPU of the core of each CPU of this node; a CPU whose core the kernel does not report is its
+    own core."""
     if not _CORES:
         for cpu in range(os.cpu_count() or 1):
             try:

@@ -1,17 +1,16 @@
-"""The order `masks` of an agent (`agent.py`): the cores that each rank of a job may use on this node from
-now on. One file, the standard library only, Python 3.6 or newer.
+"""The order `masks` of an agent (`agent.py`): sets the cores that each rank of a job may use on this node from now
+on. One file, only the standard library, Python 3.6 or newer.
 
-The kernel's mask of every thread of every process of the job is set, and looked at again until a look at
-all of them finds nothing to set: a thread takes the mask of the one that makes it. One that the kernel is
-making at that very moment may still come out with the old mask: so it is looked at again for some seconds
-after the answer. A process that belongs to no rank (mpirun, its daemons) gets the cores of all ranks of the node. No
-process need cooperate. To those that have made a file for it (`lending.py`) the order is written, too, so
-that the number of their threads follows.
-"""
+The kernel's affinity mask of every thread of every process of the job is set, repeatedly, until a look at all of
+them finds nothing to set: a new thread inherits the mask of the thread that creates it. A thread that the kernel is
+creating at that very moment may still get the old mask; therefore further looks follow for some seconds after the
+answer. A process that belongs to no rank (mpirun, its daemons) gets the cores of all ranks of the node. No process
+has to cooperate. If processes have made a file for it (`lending.py`), the order is also written there, so that their
+number of threads follows."""
 
 import os
 
-if __name__ == "masks":  # as `agent.py` imports it on a node
+if __name__ == "masks":  # when `agent.py` imports it on a node
     import dlb
     import lending
     import proc
@@ -20,7 +19,7 @@ else:
     from vrm.live.runner import proc
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # typing would be a tenth of the agent's start
+if TYPE_CHECKING:  # importing typing would take a tenth of the agent's start time
     from typing import Any, Dict, FrozenSet, List, Optional, Set, Tuple
 
     from vrm.live.runner.proc import Process
@@ -28,18 +27,19 @@ if TYPE_CHECKING:  # typing would be a tenth of the agent's start
     Tasks = Dict[int, FrozenSet[int]]
 
 PAUSE = 0.002
-"""Seconds between two looks, while the last one has found threads to set."""
+"""Seconds between two looks while the last one has found threads to set."""
 
 LONGEST_PAUSE = 0.1
-"""The pause doubles up to so many seconds."""
+"""Upper limit in seconds of the pause, which doubles each time."""
 
 GUARD_PAUSE, LONGEST_GUARD = 0.01, 5.0
-"""Seconds between the answer and the first look after it; the pause doubles up to so many."""
+"""Seconds between the answer and the first look after it, and the upper limit of this pause, which doubles each
+time."""
 
 
 def ranks_of(found: "List[Tuple[Process, List[bytes]]]", variables: "List[bytes]") -> "List[Optional[int]]":
-    """The rank of each process, None for those that belong to no rank. The first of the variables that some
-    process has is what shows it; without variables the job is one process, its rank 0, and what it started."""
+    """Return the rank of each process; None for processes that belong to no rank. The first of the variables that
+    some process has shows the rank. Without variables the job is one process, its rank 0, and what that started."""
     if not variables:
         return [0] * len(found)
     for variable in variables:
@@ -50,9 +50,9 @@ def ranks_of(found: "List[Tuple[Process, List[bytes]]]", variables: "List[bytes]
 
 
 def confine(pid: int, cpus: "FrozenSet[int]") -> "Tuple[bool, int, str]":
-    """Set the mask of each thread of a process until no new one appears: whether a thread could use another
-    core, how many threads there are, and why one could not be set. A mask that the kernel cuts, to a cpuset,
-    is right."""
+    """Set the mask of each thread of a process until no new threads appear. Return whether a thread could use other
+    cores before, the number of threads, and an error text ("": none). A mask that the kernel reduces to a cpuset
+    counts as set."""
     changed, trouble = False, ""
     known: "Dict[int, bool]" = {}
     while True:
@@ -75,15 +75,14 @@ def confine(pid: int, cpus: "FrozenSet[int]") -> "Tuple[bool, int, str]":
 
 
 class EpochOrder:
-    """An order about the processes of a job here: they are looked at until it is carried out, or `patience` seconds
-    have passed. `due`: when to look next.
+    """An order about the processes of a job on this node. They are looked at until the order is carried out, or
+    `patience` seconds have passed. `due`: when to look next.
 
-    An order with an older epoch than the last one of its job is not carried out; it is answered with the last one.
-    """
+    An order with an older epoch than the last one of its job is not carried out; it is answered with the last one."""
 
     ends_by_sweep = True
     last: "Dict[Tuple[bytes, ...], Tuple[Any, ...]]" = {}
-    """Epoch of each job's last order, and what it wants, by its marks: a dictionary for each kind of orders."""
+    """Epoch and contents of each job's last order, by the job's marks: one dictionary for each kind of order."""
 
     def __init__(self, request: "Dict[str, Any]", now: float, *wants: "Any") -> None:
         self.number = request["number"]
@@ -101,28 +100,28 @@ class EpochOrder:
         self._newest = self.last[key]
 
     def newest(self) -> "Tuple[Any, ...]":
-        """The epoch, and what is wanted: a newer order may have come."""
+        """Return the epoch and the contents of the last order; a newer one may have come."""
         self._newest = self.last.get(tuple(self.marks), self._newest)
         return self._newest
 
     def see(self, process: "Process", environment: "List[bytes]") -> None:
-        """One process of the job."""
+        """Add one process of the job."""
         self.found.append((process, environment))
 
     def over(self, now: float) -> bool:
-        """After a look: whether nothing is left to do, or there is no time left."""
+        """Return, after a look, whether nothing is left to do or the time is over."""
         self.due = now + self.pause
         self.pause = min(2 * self.pause, LONGEST_PAUSE)
         return self.clear or now >= self.until
 
     def looked(self, now: float) -> bool:
-        """All processes have been seen: True when nothing is left to do, or there is no time left."""
+        """Finish a look; return whether nothing is left to do or the time is over."""
         raise NotImplementedError
 
 
 class OrderGuard:
-    """Looks again after an order was answered, for what was in the making then, or comes later, as long as the order is
-    the last one and the job has processes. `due`: when to look next."""
+    """Looks again after an order was answered, for threads or processes that were being created then or are created
+    later, as long as the order is the last one and the job has processes. `due`: when to look next."""
 
     ends_by_sweep = lasts = True
 
@@ -135,7 +134,7 @@ class OrderGuard:
         self.due = now + self.pause
 
     def looked(self, now: float) -> bool:
-        """All processes have been seen: True after the last look."""
+        """Finish a look; return True after the last one."""
         if not self.order.found or self.order.last.get(tuple(self.marks), (-1,))[0] != self.epoch:
             self.order.found = []
             return True
@@ -145,12 +144,12 @@ class OrderGuard:
         return False
 
     def answer(self) -> None:
-        """Nobody has asked."""
+        """Return nothing: no answer is expected."""
 
 
 class MaskSetter(EpochOrder):
-    """Sets the masks of a job until they are right. `clear` in the answer: every rank was found, and no thread of the
-    job here may use a core outside its mask."""
+    """Sets the masks of a job until they are right. `clear` in the answer: every rank was found, and no thread of
+    the job on this node may use a core outside its mask."""
 
     last: "Dict[Tuple[bytes, ...], Tuple[Any, ...]]" = {}
 
@@ -166,7 +165,7 @@ class MaskSetter(EpochOrder):
         self.epoch, self.tasks, self.own = self.newest()
 
     def looked(self, now: float) -> bool:
-        """All processes have been seen: True when nothing is left to do, or there is no time left."""
+        """Finish a look; return whether nothing is left to do or the time is over."""
         self.epoch, self.tasks, self.own = self.newest()
         found, self.found = self.found, []
         ranks = ranks_of(found, self.variables)
@@ -183,8 +182,8 @@ class MaskSetter(EpochOrder):
             quiet, self.error = quiet and not changed, self.error or error
             if rank is not None:
                 self.threads[rank] += threads
-                said = lending.publish(self.place, pid, started, self.epoch, self.tasks[rank],
-                                       own=self.own.get(rank, ()))
+                said = lending.write_order(self.place, pid, started, self.epoch, self.tasks[rank],
+                                           own=self.own.get(rank, ()))
                 if said is not None and said["acknowledged"] >= self.epoch:
                     self.behind.discard(rank)
         self.behind -= self._by_dlb(found, ranks)
@@ -195,11 +194,11 @@ class MaskSetter(EpochOrder):
         return self.over(now)
 
     def _by_dlb(self, found: "List[Tuple[Process, List[bytes]]]", ranks: "List[Optional[int]]") -> "Set[int]":
-        """The ranks that follow by DLB and have been given this order, which is done once."""
+        """Return the ranks that follow through DLB and have got this order. The order is given to DLB once."""
         if self.epoch not in self.by_dlb:
             groups: "Dict[Tuple[str, bytes], Dict[int, int]]" = {}
             for ((pid, _), environment), rank in zip(found, ranks):
-                library = "" if rank is None else dlb.library_of(pid, environment)
+                library = "" if rank is None else dlb.dlb_library(pid, environment)
                 if library and rank is not None:
                     said = next(entry[9:] for entry in environment if entry.startswith(b"DLB_ARGS="))
                     groups.setdefault((library, said), {})[pid] = rank
@@ -213,23 +212,23 @@ class MaskSetter(EpochOrder):
         return self.by_dlb[self.epoch]
 
     def then(self, now: float) -> "List[OrderGuard]":
-        """Who looks after the answer."""
+        """Return the tasks that follow the answer."""
         return [OrderGuard(self, now, GUARD_PAUSE)] if self.clear else []
 
     def answer(self) -> "Dict[str, Any]":
-        """How it is at the last look."""
+        """Return the state at the last look."""
         return {"number": self.number, "job": self.job, "epoch": self.epoch, "clear": self.clear,
                 "tasks": {str(rank): {"threads": threads, "acknowledged": rank not in self.behind}
                           for rank, threads in self.threads.items()}, "error": self.error}
 
 
 def take(request: "Dict[str, Any]", now: float) -> MaskSetter:
-    """What does an order."""
+    """Return the task for a request of the manager."""
     return MaskSetter(request, now)
 
 
 def forget(run: str, job: "Optional[int]") -> None:
-    """A job has ended, or a run (None): its orders do not matter any more, and its files go."""
+    """Forget the orders and remove the files of a job that has ended, or of all jobs of a run (None)."""
     for key in [key for key in MaskSetter.last if set(proc.marks(run, job)) <= set(key)]:
         del MaskSetter.last[key]
     for place in lending.places(run, job):

@@ -1,1 +1,1 @@
-"""Lending in simulations: recorded lends, workloads of malleable jobs, and what jobs shared."""
+"""Lending in simulations: lends recorded in live runs, workloads of malleable jobs, and statistics of shared cores."""

@@ -1,10 +1,9 @@
-"""Workloads in which a share of the jobs is malleable, whatever they say of themselves.
+"""Workloads in which a given share of the jobs is malleable, whatever the workload itself says.
 
-Traces have one rank on each processor, and a rank keeps a core: such jobs have none to lend. Here every
-job becomes a hybrid one, with a rank on each socket of its nodes and a thread on each of its cores, on as
-large a part of the machine as it had in the trace. Whether it is malleable is drawn for each job by the
-seed and its id: the malleable ones of a smaller share are among those of a larger one.
-"""
+Traces have one rank per processor, and a rank keeps at least one core, so such jobs have no cores to lend. Here
+every job becomes a hybrid job, with one rank on each socket of its nodes and one thread on each of its cores, on as
+large a part of the machine as it had in the trace. Whether a job is malleable is drawn from the seed and its id.
+Therefore the malleable jobs of a smaller share are a subset of those of a larger share."""
 
 from __future__ import annotations
 
@@ -17,11 +16,11 @@ from vrm.model.cluster import Cluster
 from vrm.workload.submission import Submission
 
 
-class Hybrid:
-    """A workload whose jobs run on whole nodes of a cluster of equal nodes and sockets; a `share` of them is
-    malleable. `processors` are those of the machine that the workload is of, where that is known. What else
-    the workload says is said as before. ValueError, with what to give, where the
-    nodes are not equal or have no core to lend, or the share is none."""
+class HybridWorkload:
+    """A workload whose jobs run on whole nodes of a cluster of equal nodes and sockets; a fraction `share` of them
+    is malleable. `processors` is the size of the machine of the trace, if known. Everything else is taken from the
+    source workload. Raises ValueError with the remedy if the nodes are not equal or have no core to lend, or if the
+    share is not from 0 to 1."""
 
     def __init__(self, source: Iterable[Submission], cluster: Cluster, share: float, seed: int = 1,
                  processors: int | None = None) -> None:
@@ -42,8 +41,8 @@ class Hybrid:
         return getattr(self._source, name)
 
     def nodes(self, cores: int) -> int:
-        """The nodes of a job that asks for so many cores: as large a part of the machine as in the
-        trace, or where that does not say how large its machine is, those that hold the cores."""
+        """Return the number of nodes of a job that requests `cores` cores: as large a part of the machine as in the
+        trace; if the size of the trace's machine is unknown, the nodes that have as many cores."""
         if self._processors:
             return min(self._nodes, math.ceil(cores * self._nodes / self._processors))
         return math.ceil(cores / (self._sockets * self._cores))

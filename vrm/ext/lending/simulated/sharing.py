@@ -1,4 +1,4 @@
-"""What jobs shared: the numbers of a run."""
+"""Statistics of the cores that jobs shared in a run."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from vrm.results.shares import mates_of
 from vrm.results.metrics import THRESHOLD, bounded_slowdown
 
 
-class Ran(Protocol):
-    """A job that ran."""
+class TimedRun(Protocol):
+    """A job that has run."""
 
     @property
     def id(self) -> int: ...
@@ -28,16 +28,16 @@ class Ran(Protocol):
 
 
 class Slowdowns(NamedTuple):
-    """Means over jobs: the response time, the slowdown, and that bounded by a threshold."""
+    """Means over jobs: response time (seconds), slowdown, and bounded slowdown."""
 
     response: float
     slowdown: float
     bounded: float
 
 
-def slowdowns(jobs: Iterable[Ran], runs: Mapping[int, float], threshold: float = THRESHOLD) -> Slowdowns:
-    """By the run times (s) that the jobs have on all their cores, so that a stretched run is not a merit;
-    less than a second counts as one. Zeros where no job ran."""
+def slowdowns(jobs: Iterable[TimedRun], runs: Mapping[int, float], threshold: float = THRESHOLD) -> Slowdowns:
+    """Return the mean slowdowns, based on the run times (s) that the jobs have on all their cores, so that a
+    stretched run does not improve them. A run time below one second counts as one second. Zeros if no job ran."""
     found: list[tuple[float, float, float]] = []
     for job in jobs:
         response, run = job.end - job.submit, max(1.0, runs[job.id])
@@ -48,26 +48,26 @@ def slowdowns(jobs: Iterable[Ran], runs: Mapping[int, float], threshold: float =
 
 
 class Sharing(Watcher):
-    """Notes who borrowed of whom, as a watcher of a cluster, and how long jobs run on all their cores."""
+    """Observer of a cluster that records which jobs borrowed from which, and how long jobs run on all their cores."""
 
     def __init__(self) -> None:
         self.runs: dict[int, float] = {}
         self.borrowers: dict[int, tuple[int, ...]] = {}
 
     def noting(self, submissions: Iterable[Any]) -> Iterator[Any]:
-        """The same submissions."""
+        """Yield the same submissions, and record their run times."""
         for one in submissions:
             self.runs[one.job.id] = one.run
             yield one
 
     def booked(self, booking: Booking) -> None:
-        """A job starts."""
+        """A job has started: record its lenders."""
         if booking.placement.lease is not None:
             self.borrowers[booking.job.id] = mates_of(booking)
 
-    def summary(self, jobs: Iterable[Ran], threshold: float = THRESHOLD) -> dict[str, Any]:
-        """The jobs that started on borrowed cores, those that lent some, and mean slowdowns by the run
-        times on all cores."""
+    def summary(self, jobs: Iterable[TimedRun], threshold: float = THRESHOLD) -> dict[str, Any]:
+        """Return the number of jobs that started on borrowed cores, the number of lenders, and mean slowdowns based
+        on the run times on all cores."""
         lenders: set[int] = set()
         for mates in self.borrowers.values():
             lenders.update(mates)

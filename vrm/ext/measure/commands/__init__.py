@@ -1,1 +1,1 @@
-"""Commands that measure, a file each."""
+"""Commands for measurements, one module each."""

@@ -1,4 +1,4 @@
-"""`vrm calibrate`."""
+"""The command `vrm calibrate`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vrm.commands.shared import count, counts, seconds, settings_of, tell, words
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
-    """Add the command to the program's."""
+    """Add the command to the main parser."""
     parser = command(
         commands, "calibrate", calibrate, "measure how long programs run", [shared],
         "vrm calibrate --apps '*.A.x' --ranks 1,2,4",
@@ -34,7 +34,8 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 
 def calibrate(arguments: argparse.Namespace) -> int:
-    """Calibrate; 0 all measured, 1 some programs failed, 2 could not, 130 interrupted."""
+    """Run `vrm calibrate`; return 0 if all was measured, 1 if some programs failed, 2 if it is impossible, 130 if
+    interrupted."""
     from vrm.ext.measure import calibrate as live
     from vrm.ext.measure.bench import INTERRUPTED, find_apps
     from vrm.live.site.setup import prepare

@@ -1,4 +1,4 @@
-"""`vrm energy check`, `measure`, `calibrate`, `learn`, `add`, `predict` and `show`."""
+"""The commands `vrm energy check`, `measure`, `calibrate`, `learn`, `add`, `predict` and `show`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vrm.system.printing.output import aligned
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
-    """Add the group to the program's commands."""
+    """Add the group of commands to the main parser."""
     actions = group(commands, "energy", "measure and predict what programs draw, and show what jobs drew",
                     "vrm energy check")
     command(actions, "check", check, "show which energy counters and frequencies this user can read and set here", [],
@@ -91,7 +91,7 @@ def _entry(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """Say what is possible here; 0."""
+    """Print what can be measured and set here; return 0."""
     from vrm.ext.energy.nodes import power
     from vrm.ext.measure.energy import usable_events
     try:
@@ -114,7 +114,7 @@ def check(arguments: argparse.Namespace) -> int:
 
 
 def _place(arguments: argparse.Namespace, need_class: bool = True) -> tuple[Path, str]:
-    """The database and the class of a measurement."""
+    """Return the database file and the class of a measurement."""
     settings: Any | None = None
     if arguments.db is None or (need_class and arguments.name is None):
         settings = settings_of(arguments)
@@ -130,7 +130,7 @@ def _place(arguments: argparse.Namespace, need_class: bool = True) -> tuple[Path
 
 
 def measure(arguments: argparse.Namespace) -> int:
-    """Measure; 0 done, 2 could not."""
+    """Run `vrm energy measure`; return 0 on success, 2 if it is impossible."""
     from vrm.ext.measure import energy
     database, name = _place(arguments)
     if not arguments.program:
@@ -140,7 +140,7 @@ def measure(arguments: argparse.Namespace) -> int:
 
 
 def learn(arguments: argparse.Namespace) -> int:
-    """Learn; 0 done, 2 could not."""
+    """Run `vrm energy learn`; return 0 on success, 2 if it is impossible."""
     from vrm.results.jobs import read_jobs
     settings = settings_of(arguments) if arguments.db is None or arguments.name is None else None
     database = Path(arguments.db or (settings and settings.extended("Energy.Database")) or "energy.yaml")
@@ -148,13 +148,13 @@ def learn(arguments: argparse.Namespace) -> int:
     rows = [row for path in paths for row in read_jobs(path)]
     known = {} if settings is None else {name: each.energy.name for each in settings.node_classes
                                          if each.energy is not None for name in each.names}
-    _learnt(database, rows, lambda host: arguments.name or known.get(host) or known.get(host.partition(".")[0]),
-            arguments.watts or 0.0, arguments.fresh)
+    _store_learned(database, rows, lambda host: arguments.name or known.get(host) or known.get(host.partition(".")[0]),
+                   arguments.watts or 0.0, arguments.fresh)
     return 0
 
 
-def _learnt(database: Path, rows: Iterable[Any], class_of: Any, watts: float, fresh: bool = False) -> None:
-    """Put what jobs say into the database, and say what."""
+def _store_learned(database: Path, rows: Iterable[Any], class_of: Any, watts: float, fresh: bool = False) -> None:
+    """Write the entries learned from jobs into the database, and print them."""
     from vrm.ext.energy.database import read_programs
     from vrm.ext.measure.energy_files import write_program
     from vrm.ext.measure import learning
@@ -173,7 +173,8 @@ def _learnt(database: Path, rows: Iterable[Any], class_of: Any, watts: float, fr
 
 
 def calibrate(arguments: argparse.Namespace) -> int:
-    """Calibrate; 0 all is known, 1 some runs are missing, 2 could not, 130 interrupted."""
+    """Run `vrm energy calibrate`; return 0 if the database is complete, 1 if runs are missing, 2 if it is
+    impossible, 130 if interrupted."""
     import shutil
     import subprocess
 
@@ -232,7 +233,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
         if jobs.exists():
             names = {node.name: node.power.name if node.power is not None else arguments.name
                      for node in cluster.nodes}
-            _learnt(database, read_jobs(jobs), names.get, arguments.watts or 0.0)
+            _store_learned(database, read_jobs(jobs), names.get, arguments.watts or 0.0)
     if status != INTERRUPTED:
         shutil.rmtree(folder, ignore_errors=True)
         return 1 if missing() else 0
@@ -240,14 +241,14 @@ def calibrate(arguments: argparse.Namespace) -> int:
 
 
 def add(arguments: argparse.Namespace) -> int:
-    """Add; 0 done, 2 could not."""
+    """Run `vrm energy add`; return 0 on success, 2 if it is impossible."""
     from vrm.ext.measure import energy
-    from vrm.model.measured.energy import Measured
+    from vrm.model.measured.energy import MeasuredProgram
     database, name = _place(arguments)
     if arguments.slurm:
-        found = energy.of_slurm(arguments.slurm)
+        found = energy.slurm_seconds(arguments.slurm)
     elif arguments.seconds and arguments.watts:
-        found = energy.MeasuredEnergy(Measured(arguments.seconds, arguments.watts), ("as given",))
+        found = energy.MeasuredEnergy(MeasuredProgram(arguments.seconds, arguments.watts), ("as given",))
     else:
         raise CannotRun("give --seconds and --watts, or --slurm JOBID")
     return _write(database, arguments.app, name, energy.MeasuredEnergy(found.measured._replace(
@@ -267,7 +268,7 @@ def _write(database: Path, app: str, name: str, found: Any) -> int:
 
 
 def predict(arguments: argparse.Namespace) -> int:
-    """Print predictions; 0 done, 1 the program is not known, 2 could not."""
+    """Print predictions; return 0 on success, 1 if the program is unknown, 2 if it is impossible."""
     from vrm.ext.energy.database import read_programs
     from vrm.model.measured.energy import PowerClass, chosen
     if arguments.machine:
@@ -277,7 +278,7 @@ def predict(arguments: argparse.Namespace) -> int:
         found = [each.energy.power() for each in settings_of(arguments).node_classes if each.energy is not None]
     classes: dict[str, PowerClass] = {each.name: each for each in found if each is not None}
     programs = read_programs(_place(arguments, need_class=False)[0])
-    if not classes:  # then all that is known is what was measured
+    if not classes:  # without classes only the measured values are known
         classes = {name: PowerClass(name) for app in programs for name in programs.of(app)}
     if arguments.app and not programs.of(arguments.app):
         print(f"vrm energy: nothing was measured of {arguments.app}; known: {', '.join(programs)}", file=sys.stderr)
@@ -307,18 +308,18 @@ def predict(arguments: argparse.Namespace) -> int:
 
 
 def _ghz(frequency: float) -> str:
-    """A frequency; `own` is that of the nodes, where no other can be predicted."""
+    """Return a frequency as text; `own` is the nodes' own frequency, if no other can be predicted."""
     return f"{frequency:g}" if frequency else "own"
 
 
 def show(arguments: argparse.Namespace) -> int:
-    """Show; 0 done, 2 could not."""
+    """Run `vrm energy show`; return 0 on success, 2 if it is impossible."""
     from vrm.ext.measure.power_picture import draw_power
-    from vrm.results.energy import drawn_of, energy_of, power_over_time
+    from vrm.results.energy import power_of_rows, energy_of, power_over_time
     from vrm.results.jobs import read_jobs
     path = Path(arguments.run)
     path = path / "jobs.csv" if path.is_dir() else path
-    drawn = drawn_of(read_jobs(path))
+    drawn = power_of_rows(read_jobs(path))
     found = energy_of(drawn)
     if not found:
         print(f"{path}: the power of its jobs is not known")

@@ -1,4 +1,4 @@
-"""`vrm heatmap measure`, `show` and `convert`."""
+"""The commands `vrm heatmap measure`, `show` and `convert`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
-    """Add the group to the program's commands."""
+    """Add the group of commands to the main parser."""
     actions = group(commands, "heatmap", "measure, show and convert co-run heatmaps",
                     "vrm heatmap measure --apps '*.A.x'")
     _add_measure(actions, shared)
@@ -80,9 +80,10 @@ def _add_show(actions: Any, shared: argparse.ArgumentParser) -> None:
 
 
 def measure(arguments: argparse.Namespace) -> int:
-    """Measure; 0 all measured, 1 some programs failed, 2 could not, 130 interrupted."""
+    """Run `vrm heatmap measure`; return 0 if all was measured, 1 if some programs failed, 2 if it is impossible,
+    130 if interrupted."""
     from vrm.ext.measure.bench import INTERRUPTED, find_apps
-    from vrm.ext.measure.heatmap import Measurement, Method
+    from vrm.ext.measure.heatmap_measurement import HeatmapMeasurement, MeasurementMethod
     from vrm.live.site.setup import prepare
 
     settings = settings_of(arguments)
@@ -91,10 +92,10 @@ def measure(arguments: argparse.Namespace) -> int:
     if out == ranks:
         raise CannotRun(f"{out}: the CSV cannot end in .rank, which is the rank file's name")
     site = prepare(settings, watch=False)
-    method = Method(arguments.runs, arguments.period, arguments.steady, arguments.limit)
+    method = MeasurementMethod(arguments.runs, arguments.period, arguments.steady, arguments.limit)
     apps = find_apps(settings.applications.path, arguments.apps)
-    measurement = Measurement(settings, site, apps, method, out, tell, arguments.ranks,
-                              arguments.fresh, arguments.redo)
+    measurement = HeatmapMeasurement(settings, site, apps, method, out, tell, arguments.ranks,
+                                     arguments.fresh, arguments.redo)
     try:
         complete = measurement.run()
         measurement.write_ranks(ranks)
@@ -108,7 +109,7 @@ def measure(arguments: argparse.Namespace) -> int:
 
 
 def show(arguments: argparse.Namespace) -> int:
-    """Print and draw."""
+    """Print a heatmap, and draw it if requested."""
     from vrm.model.measured.speedups import SpeedError
     from statistics import median
     from vrm.ext.measure.heatmap_table import draw, grid_of, marked, table
@@ -117,7 +118,7 @@ def show(arguments: argparse.Namespace) -> int:
     try:
         found = _found(arguments.file, arguments)
         sources = {(figure.load, figure.partner_load): figure.source for figure in found.figures}
-        against = SPARE if any(sources.values()) else arguments.against  # what was learned is against half of the cores
+        against = SPARE if any(sources.values()) else arguments.against  # learned speed-ups are relative to spare
         grid = marked(grid_of(found.heatmap, found.speedups, against), found.speedups, sources)
         print(table(grid), end="")
         spreads = [figure.spread for figure in found.figures
@@ -138,7 +139,7 @@ def show(arguments: argparse.Namespace) -> int:
 
 
 def _found(path: Any, arguments: argparse.Namespace) -> HeatmapFile:
-    """The heatmap of a file, or the one that was learned. CannotRun, SpeedError."""
+    """Return the heatmap of a file, or the learned one. Raises CannotRun and SpeedError."""
     from vrm.ext.measured.heatmap_files import read
     from vrm.system import plugins
 
@@ -154,7 +155,7 @@ def _found(path: Any, arguments: argparse.Namespace) -> HeatmapFile:
 
 
 def convert(arguments: argparse.Namespace) -> int:
-    """Convert."""
+    """Write a heatmap in another format."""
     from vrm.model.measured.speedups import SpeedError
     from vrm.ext.measured.heatmap_files import csv_text, rank_text
 

@@ -1,4 +1,4 @@
-"""`vrm npb build`."""
+"""The command `vrm npb build`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vrm.commands.shared import CannotRun, count, counts, settings_of, words
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
-    """Add the group to the program's commands."""
+    """Add the group of commands to the main parser."""
     actions = group(commands, "npb", "build the NAS Parallel Benchmarks",
                     "vrm npb build --classes S,W,A")
     parser = command(
@@ -48,7 +48,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 
 class Progress:
-    """Prints a line for each program that is built, with its number and the time left."""
+    """Prints a line for each executable that is built, with its number and the time left."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -57,7 +57,7 @@ class Progress:
         self.lock = threading.Lock()
 
     def report(self, built: Any) -> None:
-        """Print the line of a program; programs are built by several threads."""
+        """Print the line of an executable. Thread-safe: several threads build."""
         from vrm.ext.measure import npb_build
         from vrm.ext.measure.bench import duration
 
@@ -77,7 +77,7 @@ class Progress:
 
 
 def build(arguments: argparse.Namespace) -> int:
-    """Build; 0 all there, 1 some failed, 2 could not begin."""
+    """Run `vrm npb build`; return 0 if everything was built, 1 if some builds failed, 2 if it could not start."""
     from vrm.ext.measure import npb_build
 
     out = Path(arguments.out).absolute() if arguments.out else settings_of(

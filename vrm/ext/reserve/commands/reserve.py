@@ -1,4 +1,4 @@
-"""`vrm reserve`: nodes that are kept for some jobs from one time to another."""
+"""`vrm reserve`: keeps nodes for some jobs from one time to another."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FORMS = ("%H:%M", "%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d 
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
-    """Add the command."""
+    """Add the command to the argument parser."""
     parser = command(
         commands, "reserve", reserve, "keep nodes for some jobs from one time to another", [shared],
         "vrm reserve -N 1 --from +1h --to +2h --name demo\n"
@@ -40,7 +40,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 
 def reserve(arguments: argparse.Namespace) -> int:
-    """Make, show or cancel a reservation; 0, or 1 when the manager has refused it."""
+    """Make, list or cancel reservations; return 0, or 1 if the manager refused."""
     from vrm.commands.job import ask
 
     making = [option for option, given in (
@@ -64,17 +64,17 @@ def reserve(arguments: argparse.Namespace) -> int:
 
 
 def _ahead(arguments: argparse.Namespace) -> float:
-    """Seconds by which this machine's clock is ahead of the run's."""
+    """Return the seconds by which this machine's clock is ahead of the run's."""
     from vrm.results.state import read
 
     try:
         return float(read(run_of(arguments).state).get("ahead", 0.0))
     except (OSError, ValueError):
-        return 0.0  # no manager has written yet
+        return 0.0  # no manager has written the state file yet
 
 
 def wanted(arguments: argparse.Namespace, now: float) -> dict[str, Any]:
-    """The command for the manager; CannotRun for words that are none."""
+    """Return the command for the manager. Raises CannotRun for invalid arguments."""
     from vrm.model.quantities import numbers
     from vrm.model.forms.hosts import expand
 
@@ -97,14 +97,14 @@ def wanted(arguments: argparse.Namespace, now: float) -> dict[str, Any]:
 
 
 def moment(text: str, now: float, option: str = "") -> float:
-    """A time (epoch seconds) as people write it; a time of day is that of today."""
+    """Return the time (epoch seconds) of a text that a user wrote; a time of day is a time of today."""
     from vrm.model.quantities import seconds_of
-    from vrm.system.printing.moments import moment_of
+    from vrm.system.printing.local_times import parse_local_time
 
     if text == "now":
         return now
     try:
-        return now + seconds_of(text[1:]) if text.startswith("+") else moment_of(text, *_FORMS, now=now)
+        return now + seconds_of(text[1:]) if text.startswith("+") else parse_local_time(text, *_FORMS, now=now)
     except ValueError:
         raise CannotRun(f"{option}: `{text}` is not a time; write {TIMES}".lstrip(": ")) from None
 
@@ -128,5 +128,5 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def current_ones(reservations: Any, now: float | None = None) -> list[dict[str, Any]]:
-    """Those that have not ended, of a state file."""
+    """Return the reservations of a state file that have not ended."""
     return [dict(each) for each in reservations if each["end"] > (-math.inf if now is None else now)]

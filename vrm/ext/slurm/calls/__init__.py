@@ -1,1 +1,2 @@
-"""How a command of a batch system reaches the manager and is answered: the client, the socket, what can be asked."""
+"""The way of a batch system's command to the manager and back: the client, the socket, and the requests that the
+manager answers."""

@@ -1,4 +1,4 @@
-"""What a command of another batch system gives back, and what it asks of a manager."""
+"""The replies that a command of another batch system can get from a manager."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from vrm.ext.slurm.calls.wire import Call
 
 @dataclass(frozen=True)
 class Answer:
-    """What is printed, and the exit status."""
+    """Text to print, and the exit status."""
 
     out: str = ""
     err: str = ""
     code: int = 0
 
 
-class Refused(ValueError):
-    """The command is not carried out; the text says why, as one line of standard error."""
+class CallRefused(ValueError):
+    """The command is not carried out; the text is the reason, as one line for standard error."""
 
     def __init__(self, text: str, code: int = 1) -> None:
         super().__init__(text)
@@ -28,7 +28,8 @@ class Refused(ValueError):
 
 
 class HelpAnswer(Exception):
-    """A command was asked what it is (`--help`, `--version`): that is the answer, whatever else was typed."""
+    """The command was called with `--help` or `--version`; `answer` is the reply, whatever other arguments there
+    are."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -36,84 +37,84 @@ class HelpAnswer(Exception):
 
 
 @dataclass(frozen=True)
-class Needs:
-    """The client is to send this file first ("": its standard input); then it is called again."""
+class FileNeeded:
+    """Asks the client to send this file first ("": its standard input); then the command is called again."""
 
     path: str
 
 
 @dataclass(frozen=True)
-class Locally:
-    """The client is to do it itself, with Python."""
+class RunLocally:
+    """Asks the client to handle the command itself, in Python."""
 
 
 @dataclass(frozen=True)
-class Joins(Answer):
-    """The client is to be a step of a job, with these variables, or to run a shell or step with a job of its own."""
+class JoinStep(Answer):
+    """Asks the client to become a step of a job, with these variables, or to run a shell or step with a job of its
+    own."""
 
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def packed(self) -> bytes:
-        """The frame as it is sent through the socket."""
+        """Return the variables as the content of a frame."""
         return b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in self.variables.items())
 
 
-class LaterAnswer:
-    """An answer that comes later: the client waits as long as `poll` gives None.
+class DeferredAnswer:
+    """An answer that comes later: the client waits while `poll` returns None.
 
-    `has_work`: the next `poll` has something to do, whatever happens until then.
-    `gone`: the client has ended. `signalled`: it was sent a signal.
-    """
+    `has_work`: the next `poll` has something to do, even if no event happens before it. `gone`: called when the
+    client has ended. `signalled`: called when a signal was sent to the client."""
 
     has_work = False
 
     def poll(self) -> Answer | None:
-        """The answer, once there is one. It is asked in each turn of the manager's loop."""
+        """Return the answer, or None if there is none yet. Called in each turn of the manager's loop."""
         raise NotImplementedError
 
     def take(self) -> tuple[bytes, bytes]:
-        """What is to be printed until now, on standard output and standard error, once."""
+        """Return the new output since the last call, for standard output and standard error."""
         return b"", b""
 
     def gone(self) -> None:
-        """The client has ended; nobody waits any more."""
+        """The client has ended; nobody waits for the answer."""
 
     def signalled(self, number: int) -> None:
-        """A signal came to the client."""
+        """The client has received this signal."""
 
 
 PART = 0.02
-"""Seconds for which an answer in parts works in a turn of the manager's loop."""
+"""Seconds that an answer in parts may work in one turn of the manager's loop."""
 
 
-class InParts(LaterAnswer):
-    """An answer that takes long, in parts: others are answered in between. `parts` gives None after each, and
-    returns the answer, or another one that comes later."""
+class AnswerInParts(DeferredAnswer):
+    """An answer that takes long and is made in parts; other calls are answered between them. The generator `parts`
+    yields None after each part and returns the answer, or a `DeferredAnswer`."""
 
-    def __init__(self, parts: Generator[None, None, Answer | LaterAnswer]) -> None:
+    def __init__(self, parts: Generator[None, None, Answer | DeferredAnswer]) -> None:
         self._parts = parts
-        self._end: Answer | LaterAnswer | None = None
+        self._end: Answer | DeferredAnswer | None = None
         self.has_work = True
 
     def poll(self) -> Answer | None:
-        """The answer, if this was the last part."""
+        """Work for up to PART seconds; return the answer if that was the last part."""
         until = time.monotonic() + PART
         while self.has_work:
             self._next()
             if time.monotonic() >= until:
                 break
-        return self._end.poll() if isinstance(self._end, LaterAnswer) else self._end
+        return self._end.poll() if isinstance(self._end, DeferredAnswer) else self._end
 
-    def finish(self) -> Answer | LaterAnswer:
-        """Do all that is left, and give the answer."""
+    def finish(self) -> Answer | DeferredAnswer:
+        """Do all remaining parts and return the answer."""
         while self._end is None:
             self._next()
         return self._end
 
     def gone(self) -> None:
-        """What was asked is done although nobody waits for the answer any more."""
+        """Finish the work although nobody waits for the answer."""
         end = self.finish()
-        if isinstance(end, LaterAnswer):
+        if isinstance(end, DeferredAnswer):
             end.gone()
 
     def _next(self) -> None:
@@ -123,10 +124,11 @@ class InParts(LaterAnswer):
             self._end, self.has_work = done.value, False
 
 
-Reply = Answer | Needs | Locally | Joins | LaterAnswer
+Reply = Answer | FileNeeded | RunLocally | JoinStep | DeferredAnswer
 
 Handler = Callable[..., Reply]
-"""Called with a `Call` and a `vrm.ext.slurm.calls.counter.Counter`; may raise Refused."""
+"""Called with a `Call` and a `vrm.ext.slurm.calls.handler.RequestHandler`; may raise Refused."""
 
-__all__ = ["Answer", "Call", "Handler", "InParts", "Joins", "Locally", "Needs", "Refused", "Reply", "HelpAnswer",
-           "LaterAnswer"]
+__all__ = ["Answer", "Call", "Handler", "AnswerInParts", "JoinStep", "RunLocally", "FileNeeded", "CallRefused",
+           "Reply", "HelpAnswer",
+           "DeferredAnswer"]

@@ -1,13 +1,13 @@
-/* One small program under the names of other batch systems' commands.
+/* One small program, installed under the names of other batch systems' commands.
 
-It sends what was typed to the manager, through the socket in the run's directory, and prints the
-answer (vrm/ext/slurm/calls/wire.py says how they talk). What it cannot do, since the manager runs on another
-node, has been lost, or the command is one of LOCAL, is done by vrm/ext/slurm/calls/client.py, as which this program goes on.
+It sends the typed command to the manager, through the socket in the run's directory, and prints the answer (the protocol
+is in vrm/ext/slurm/calls/wire.py). If the manager runs on another node or was lost, or if the command is one of LOCAL,
+this program continues as vrm/ext/slurm/calls/client.py.
 
-Under its own name PROGRAM it runs a program and notes what that has used (vrm/ext/steps/used.py).
+Under its own name PROGRAM it runs a program and records what that program has used (vrm/ext/steps/used.py).
 
-PYTHON, STEP (what it runs as a step), ROOT (where the package vrm is), PROGRAM, LOCAL and READING (names between blanks),
-PATIENCE and SAYS_AFTER (milliseconds), GIVES_UP and WAITS (texts) are given by vrm/ext/slurm/calls/build.py. */
+vrm/ext/slurm/calls/build.py defines PYTHON, STEP (the Python code of a step), ROOT (the directory of the package vrm),
+PROGRAM, LOCAL and READING (names between blanks), PATIENCE and SAYS_AFTER (milliseconds), GIVES_UP and WAITS (texts). */
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -34,7 +34,7 @@ extern char **environ;
 static char *name;
 static char **words;
 
-/* Whether the name, or the name and what is behind it, is one of these between blanks. */
+/* Return whether the name, or the name with its first argument, is in a list of names between blanks. */
 
 static int one_of(const char *names, const char *text, const char *more)
 {
@@ -42,7 +42,7 @@ static int one_of(const char *names, const char *text, const char *more)
     return snprintf(padded, sizeof padded, " %s%s ", text, more) < (int)sizeof padded && strstr(names, padded);
 }
 
-/* Whether the command changes nothing; "name:argument" are such names with their first argument. */
+/* Return whether the command changes nothing; "name:argument" in READING means only with that first argument. */
 
 static int reads(void)
 {
@@ -52,7 +52,7 @@ static int reads(void)
     return one_of(READING, name, "") || (words[1] && one_of(READING, name, first));
 }
 
-/* Go on as Python, with these words and the arguments that were typed. */
+/* Continue as Python, with these words and the typed arguments. */
 
 static void go_on(char **first)
 {
@@ -81,7 +81,7 @@ static void python(void)
     go_on(first);
 }
 
-/* salloc and srun with a job of their own that is there for them. */
+/* Run salloc or srun with a job that exists only for them. */
 
 static void shell(void)
 {
@@ -89,7 +89,7 @@ static void shell(void)
     go_on(first);
 }
 
-/* Bytes that grow. */
+/* A growing array of bytes. */
 
 struct bytes {
     char *data;
@@ -160,7 +160,7 @@ static void unanswered(const char *why)
     exit(1);
 }
 
-/* The socket, by a name that is short however long the directory's is. */
+/* Connect to the socket by a path that is short even if the directory's path is long. */
 
 static int reached(const char *directory, uid_t *uid)
 {
@@ -197,7 +197,7 @@ static int connected(const char *directory)
     return client;
 }
 
-/* The name of the call, how much was printed of the answer, and what file was sent. */
+/* The name of the call, the numbers of printed bytes of the answer, and the file that was sent. */
 
 static char token[64];
 static unsigned long long given[3];
@@ -207,7 +207,7 @@ static struct {
     int there;
 } sent;
 
-/* The manager is lost before it has said what became of the call: ask the next one, or the journal. */
+/* The manager was lost before it reported the result of the call: ask the next manager, or the journal. */
 
 static void lost(void)
 {
@@ -257,7 +257,7 @@ static void send_file(int to, const char *path)
 }
 
 static const char ENDING[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, 0};
-enum { DEAF = 5000 }; /* milliseconds in which the manager has to answer one of these */
+enum { DEAF = 5000 }; /* milliseconds within which the manager has to answer one of these signals */
 static volatile sig_atomic_t caught;
 static int caught_by[2];
 
@@ -271,7 +271,7 @@ static void catch(int number)
     errno = before;
 }
 
-/* Signals go to the manager, which answers them and knows what they mean for the command that waits. */
+/* Pass signals to the manager, which answers them and applies them to the waiting command. */
 
 static void pass_signals_on(void)
 {
@@ -285,8 +285,8 @@ static void pass_signals_on(void)
     }
 }
 
-/* Have the server of the job's steps start the step, and end as it ends. Returns where that cannot be: nothing
-   has happened then. */
+/* Let the server of the job's steps start the step, and exit with its status. Returns if that is not possible;
+   nothing has been done then. */
 
 static void served(void)
 {
@@ -323,7 +323,7 @@ static void served(void)
     about->cmsg_type = SCM_RIGHTS;
     about->cmsg_len = CMSG_LEN(sizeof files);
     memcpy(CMSG_DATA(about), files, sizeof files);
-    /* A signal before there is somebody to pass it to waits until there is. */
+    /* Block signals until the step's process exists, to which they are passed. */
     sigset_t all, before;
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, &before);
@@ -378,8 +378,8 @@ static void served(void)
     }
 }
 
-/* srun in a script job is a step, of which the manager need not know. The server of the job's steps starts it
-   (vrm/ext/steps/server.py), or where there is none, Python. */
+/* srun in a script job is a step, which does not involve the manager. The server of the job's steps starts it
+   (vrm/ext/steps/server.py); without a server Python does. */
 
 static void step(void)
 {
@@ -388,8 +388,8 @@ static void step(void)
     go_on(first);
 }
 
-/* Run the program words[2] with its arguments, and end as it ends. What it has used goes to the file words[1]. Signals
-   are for the program: they come to its group. */
+/* Run the program words[2] with its arguments and exit with its status. Write what it has used to the file words[1].
+   Signals are blocked here; the program gets them with its process group. */
 
 static void measured(void)
 {
@@ -486,7 +486,7 @@ int main(int argc, char **argv)
     free(call.data);
     struct bytes got = {0};
     char part[1 << 16];
-    int last = 0; /* the signal to which the manager has not answered yet, which ends us if it never does */
+    int last = 0; /* a signal that the manager has not answered yet; it ends this program if no answer comes */
     int reading = reads(), limit = reading ? PATIENCE : SAYS_AFTER;
     for (;;) {
         struct pollfd ready[2] = {{manager, POLLIN, 0}, {caught_by[0], POLLIN, 0}};

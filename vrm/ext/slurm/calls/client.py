@@ -1,10 +1,9 @@
-"""The client in Python: for what the C program cannot do, and where there is no compiler.
+"""The client in Python, for the tasks that the C program cannot do, and for machines without a C compiler.
 
-It finds the run by the variable VRM_DIRECTORY, and without it by the configuration, as vrm does. It
-talks to the manager through its socket, and from another node than the manager's by command files.
-A call whose manager is lost, before it has said what became of it, is repeated under its name by a
-command file: the next manager, or the journal, knows what was done of it.
-"""
+It finds the run by the variable VRM_DIRECTORY; without it by the configuration, as vrm does. On the manager's node
+it uses the manager's socket, on other nodes command files. If the manager is lost before it has reported the result
+of a call, the client repeats the call under the same name by a command file: the next manager, or the journal, knows
+what was done for that name."""
 
 from __future__ import annotations
 
@@ -21,22 +20,23 @@ from typing import Any, NoReturn
 from collections.abc import Callable, Iterator, Mapping
 
 from vrm.ext.slurm.calls import names, wire
-from vrm.ext.slurm.calls.answers import Answer, Refused, HelpAnswer
-from vrm.ext.slurm.calls.shell import ENTERED, run
+from vrm.ext.slurm.calls.answers import Answer, CallRefused, HelpAnswer
+from vrm.ext.slurm.calls.shell import ENTERED_VARIABLE, run
 from vrm.ext.slurm.calls.wire import STDIN, Call
-from vrm.run import control
+from vrm.run import command_files
 from vrm.run.rundir import RunDirectory
 from vrm.system.errors import RunError
 
 ASK_EVERY = 0.5
-"""Seconds between two questions of a client on another node whose job runs."""
+"""Seconds between two requests for output of a client on another node while its job runs."""
 
-PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+FORWARDED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
-class Lost(Exception):
-    """The manager has ended, or has closed the connection, before it has said what became of a call. The
-    `call` has what was sent to it; `given` is what it has printed: bytes of standard output, of standard error."""
+class ManagerLost(Exception):
+    """The manager has ended or closed the connection before it has reported the result of a call. `call` includes
+    the files that were already sent; `given` is how many bytes were already printed on standard output and standard
+    error."""
 
     def __init__(self, call: Call, given: tuple[int, int]) -> None:
         super().__init__()
@@ -44,22 +44,22 @@ class Lost(Exception):
 
 
 class Printer:
-    """Prints, but not again what was printed before a manager was lost."""
+    """Prints output, but skips the part that was already printed before a manager was lost."""
 
     def __init__(self, given: tuple[int, int] = (0, 0)) -> None:
         self._given, self._seen = list(given), [0, 0]
 
     @property
     def given(self) -> tuple[int, int]:
-        """How much was printed on standard output and error, in bytes."""
+        """Number of bytes printed on standard output and standard error."""
         return self._given[0], self._given[1]
 
     def again(self) -> None:
-        """All comes again, from its beginning."""
+        """Prepare for the whole output to arrive again from its beginning."""
         self._seen = [0, 0]
 
     def print(self, number: int, data: bytes) -> None:
-        """Print on standard output (0) or error (1)."""
+        """Print on standard output (`number` 0) or standard error (1)."""
         new = data[max(0, self._given[number] - self._seen[number]):]
         self._seen[number] += len(data)
         self._given[number] = max(self._given[number], self._seen[number])
@@ -70,14 +70,14 @@ class Printer:
 
 
 def main(argv: list[str]) -> int:
-    """The command `argv[0]` with these arguments; its exit status."""
-    return _carried_out(argv, control.new_name(), ask)
+    """Run the command `argv[0]` with the arguments that follow it; return its exit status."""
+    return _run_command(argv, command_files.new_name(), ask)
 
 
 def again(argv: list[str]) -> int:
-    """Go on for the C program, whose manager was lost. Before the command there are the name of its call, how
-    much has been printed of standard output and error, the number of an open file, and the path of
-    which that has what was sent to the manager (-1: none was)."""
+    """Continue for the C program whose manager was lost; return the exit status. `argv` has the call's name, the
+    bytes printed on standard output and on standard error, an open file (-1: none) with content that was sent to the
+    manager, the path of that content, and the command."""
     token, out, err, file, path, *command = argv
     sent = {}
     if int(file) >= 0:
@@ -86,10 +86,10 @@ def again(argv: list[str]) -> int:
 
     def act(call: Call, run: Path) -> int:
         return by_files(replace(call, sent=sent), run, (int(out), int(err)))
-    return _carried_out(command, token, act)
+    return _run_command(command, token, act)
 
 
-def _carried_out(argv: list[str], token: str, ask_for: Callable[[Call, Path], int]) -> int:
+def _run_command(argv: list[str], token: str, ask_for: Callable[[Call, Path], int]) -> int:
     name, arguments = os.path.basename(argv[0]), argv[1:]
     call = Call(name, arguments, _here(), {**os.environ, STDIN: f"{os.getpid()}@{os.uname().nodename}"}, token=token)
     try:
@@ -99,7 +99,7 @@ def _carried_out(argv: list[str], token: str, ask_for: Callable[[Call, Path], in
     except HelpAnswer as told:
         print(told.answer.out, end="")
         return told.answer.code
-    except Refused as refused:
+    except CallRefused as refused:
         print(refused, file=sys.stderr)
         return refused.code
     except (RunError, OSError, wire.WireError) as error:
@@ -112,7 +112,7 @@ def _carried_out(argv: list[str], token: str, ask_for: Callable[[Call, Path], in
 
 
 def failed(name: str, why: str) -> int:
-    """Say why a command could not be carried out; its exit status."""
+    """Print why a command could not be carried out; return its exit status."""
     print(f"{name}: error: {why}", file=sys.stderr)
     return 1
 
@@ -125,7 +125,7 @@ def _here() -> str:
 
 
 def directory(env: Mapping[str, str] | None = None) -> Path:
-    """The directory of the run; RunError where nothing says which."""
+    """Return the directory of the run. Raises RunError if VRM_DIRECTORY is not set."""
     found = (os.environ if env is None else env).get(wire.DIRECTORY)
     if not found:
         raise RunError("which run of vrm is meant? VRM_DIRECTORY names its directory; `vrm run -- COMMAND` "
@@ -134,19 +134,20 @@ def directory(env: Mapping[str, str] | None = None) -> Path:
 
 
 def ask(call: Call, run: Path) -> int:
-    """Ask the manager of this run; the exit status."""
-    manager = connected(run)
+    """Send the call to the manager of this run; return the exit status."""
+    manager = connect_manager(run)
     if manager is None:
         return by_files(call, run)
     try:
         with manager:
-            return talk(call, manager)
-    except Lost as lost:
+            return exchange_frames(call, manager)
+    except ManagerLost as lost:
         return by_files(lost.call, run, lost.given)
 
 
-def connected(run: Path) -> socket.socket | None:
-    """The manager's socket; None where it is not on this machine. RunError when it is another user's."""
+def connect_manager(run: Path) -> socket.socket | None:
+    """Return a socket connected to the manager; None if no manager listens on this machine. Raises RunError if the
+    manager belongs to another user."""
     try:
         folder = os.open(run, os.O_PATH | os.O_DIRECTORY)
     except OSError as error:
@@ -166,13 +167,14 @@ def connected(run: Path) -> socket.socket | None:
 
 
 def peer(connection: socket.socket) -> int:
-    """The user at the other end."""
+    """Return the user id of the process at the other end."""
     size = struct.calcsize("3i")
     return int(struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))[1])
 
 
-def talk(call: Call, manager: socket.socket) -> int:
-    """Send the call and print what comes back; the exit status. Lost when it stops coming."""
+def exchange_frames(call: Call, manager: socket.socket) -> int:
+    """Send the call and print the reply; return the exit status. Raises Lost if the connection ends before the exit
+    status has come."""
     screen = Printer()
     try:
         for kind, data in _frames(call, manager):
@@ -183,19 +185,20 @@ def talk(call: Call, manager: socket.socket) -> int:
             elif kind == b"S":
                 step(call, dict(os.fsdecode(text).partition("=")[::2] for text in data.split(b"\0") if text))
             elif kind == b"I":
-                call, why = with_file(call, os.fsdecode(data))
+                call, why = add_file(call, os.fsdecode(data))
                 manager.sendall(wire.frame(b"F", why.encode()) if why else
                                 wire.frame(b"D", call.sent[os.fsdecode(data)]))
     except TimeoutError as error:
-        raise RunError(wire.gives_up()) from error
+        raise RunError(wire.timeout_message()) from error
     except ConnectionError as error:
-        raise Lost(call, screen.given) from error
-    raise Lost(call, screen.given)
+        raise ManagerLost(call, screen.given) from error
+    raise ManagerLost(call, screen.given)
 
 
 def _frames(call: Call, manager: socket.socket) -> Iterator[tuple[bytes, bytes]]:
-    """Send the call; the frames that come back, until the manager has gone. TimeoutError where a command that only
-    reads has no answer in time; the others say once that they wait."""
+    """Send the call and yield the frames of the reply until the manager closes the connection. A command that only
+    reads raises TimeoutError after `PATIENCE` seconds without an answer; another command prints once that it is
+    waiting."""
     reads, rest = names.reads(call), b""
     manager.settimeout(wire.PATIENCE if reads else None)
     manager.sendall(call.packed())
@@ -218,9 +221,9 @@ def _frames(call: Call, manager: socket.socket) -> Iterator[tuple[bytes, bytes]]
 
 
 def step(call: Call, variables: Mapping[str, str]) -> NoReturn:
-    """Go on as a step of the job that these variables name, or as salloc with a shell there."""
+    """Continue as a step of the job that these variables name, or as salloc with a shell in that job."""
     os.environ.update(variables)
-    if ENTERED in variables:
+    if ENTERED_VARIABLE in variables:
         sys.exit(shell([call.name, *call.arguments]))
     from vrm.ext.steps import main as steps
     sys.argv = [call.name, *call.arguments]
@@ -228,19 +231,20 @@ def step(call: Call, variables: Mapping[str, str]) -> NoReturn:
 
 
 def shell(argv: list[str]) -> int:
-    """Be salloc or srun with a job of its own, which the variables name; its exit status."""
+    """Run salloc, or srun with a job of its own, in the job that the environment variables name; return its exit
+    status."""
     return run(argv)
 
 
-def with_file(call: Call, path: str) -> tuple[Call, str]:
-    """The call with this file, or with the reason why it cannot be read; and the reason."""
+def add_file(call: Call, path: str) -> tuple[Call, str]:
+    """Return the call with this file, or the reason why it cannot be read, added; and that reason."""
     text, why = read(path)
     return (replace(call, missing={**call.missing, path: why}) if why else
             replace(call, sent={**call.sent, path: text})), why
 
 
 def read(path: str) -> tuple[bytes, str]:
-    """A file, or for "" standard input; and why it cannot be read."""
+    """Return a file (standard input for "") and the reason why it cannot be read ("": none)."""
     try:
         with (open(path, "rb") if path else contextlib.nullcontext(sys.stdin.buffer)) as file:
             text = file.read(wire.LARGEST + 1)
@@ -250,11 +254,12 @@ def read(path: str) -> tuple[bytes, str]:
 
 
 def by_files(call: Call, place: Path, given: tuple[int, int] | None = None) -> int:
-    """Ask by a command file, of the call's name; the exit status. `given`: a manager was asked before, has
-    printed so much, and was lost. RunError where no manager runs, or none answers."""
+    """Send the call by a command file with the call's name; return the exit status. `given` is None at first; after
+    a manager was lost it is how many bytes that manager's reply has printed. Raises RunError if no manager runs or
+    none answers."""
     run = RunDirectory(place, place, place / "state")
     if given is None and not run.manager_runs():
-        return _nobody(call, run)
+        return _no_manager(call, run)
     screen = Printer(given or (0, 0))
     while True:
         if any(screen.given) and call.name in names.dialect(call.name).blocking:
@@ -262,39 +267,39 @@ def by_files(call: Call, place: Path, given: tuple[int, int] | None = None) -> i
         screen.again()
         reply = _reply(call, run)
         if reply is not None and "needs" in reply:
-            call, _ = with_file(call, reply["needs"])
+            call, _ = add_file(call, reply["needs"])
             continue
         if reply is not None and "joins" in reply:
             step(call, reply["joins"])
         if reply is None:
             found = _unanswered(call, run)
             if found is None:
-                return _nobody(call, run)
+                return _no_manager(call, run)
             return _printed({"out": found.out, "err": found.err, "code": found.code}, screen)
-        code = _wait_by_files(call, run, reply, screen)
+        code = _wait_by_command_files(call, run, reply, screen)
         if code is not None:
             return code
         given = screen.given
 
 
-def _reply(call: Call, run: RunDirectory) -> control.Command | None:
-    control.send(run, {"do": "front", "call": call_record(call)}, call.token)
-    return control.answered(run, call.token, wire.PATIENCE)
+def _reply(call: Call, run: RunDirectory) -> command_files.Command | None:
+    command_files.send(run, {"do": "front", "call": call_to_json(call)}, call.token)
+    return command_files.answered(run, call.token, wire.PATIENCE)
 
 
-def _wait_by_files(call: Call, run: RunDirectory, reply: control.Command, screen: Printer) -> int | None:
-    """Print the reply. As long as it says that what was called has not ended, ask again, and pass signals on. The
-    exit status; None where the manager has been lost that knew of it."""
+def _wait_by_command_files(call: Call, run: RunDirectory, reply: command_files.Command, screen: Printer) -> int | None:
+    """Print the reply; while it says that the call has not ended, ask again and pass signals on. Return the exit
+    status; None if the manager that handled the call was lost."""
     signals: list[int] = []
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
-    ignored = {number for number in PASSED_ON if signal.getsignal(number) is signal.SIG_IGN}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED_SIGNALS)
+    ignored = {number for number in FORWARDED_SIGNALS if signal.getsignal(number) is signal.SIG_IGN}
     try:
         while "waits" in reply:
             _printed(reply, screen)
-            got = signal.sigtimedwait(PASSED_ON, 0 if reply.get("out", "?") or reply["err"] else ASK_EVERY)
+            got = signal.sigtimedwait(FORWARDED_SIGNALS, 0 if reply.get("out", "?") or reply["err"] else ASK_EVERY)
             signals = [got.si_signo] if got is not None and got.si_signo not in ignored else []
-            name = control.send(run, {"do": "front", "of": reply["waits"], "signals": signals})
-            asked = control.answered(run, name, wire.PATIENCE)
+            name = command_files.send(run, {"do": "front", "of": reply["waits"], "signals": signals})
+            asked = command_files.answered(run, name, wire.PATIENCE)
             if asked is None and run.manager_runs():
                 raise RunError(f"the manager of vrm has not answered within {wire.PATIENCE:g} s; its job continues")
             if asked is None or asked.get("lost"):
@@ -309,15 +314,16 @@ def _wait_by_files(call: Call, run: RunDirectory, reply: control.Command, screen
 
 
 def _printed(reply: Mapping[str, Any], screen: Printer) -> int:
-    """Print what an answer says; its exit status. One without any is of a manager that did not understand the call."""
+    """Print a reply; return its exit status. A reply without exit status comes from a manager that did not
+    understand the call."""
     done = "code" in reply or "waits" in reply
     screen.print(0, os.fsencode(reply.get("out", "")))
     screen.print(1, os.fsencode(reply.get("err", "") if done else f"{reply['text']}; `vrm queue` shows the jobs\n"))
     return int(reply.get("code", 1))
 
 
-def _nobody(call: Call, run: RunDirectory) -> int:
-    """Do what can be done without a manager; the exit status. RunError where that is nothing."""
+def _no_manager(call: Call, run: RunDirectory) -> int:
+    """Handle a call without a manager; return the exit status. Raises RunError for commands that need one."""
     act = names.alone(call.name)
     code = act(call) if act is not None else None
     if code is None:
@@ -327,10 +333,10 @@ def _nobody(call: Call, run: RunDirectory) -> int:
 
 
 def _unanswered(call: Call, run: RunDirectory) -> Answer | None:
-    """Nobody has answered a call, which was taken back. The jobs that it has brought by then are the answer, so
-    that nobody submits them again. None: no manager runs and nothing was done; RunError, which
-    says what is known, for the rest."""
-    from vrm.ext.slurm.calls.past import unanswered
+    """Return the answer to a call that got no reply and was withdrawn. If it has submitted jobs, these are the
+    answer, so that the user does not submit them again. None: no manager runs and nothing was done. Raises RunError
+    with what is known in all other cases."""
+    from vrm.ext.slurm.calls.past_handler import unanswered
 
     found = unanswered(call, run)
     if found is not None:
@@ -342,15 +348,15 @@ def _unanswered(call: Call, run: RunDirectory) -> Answer | None:
     return None
 
 
-def call_record(call: Call) -> dict[str, Any]:
-    """A call as a value of JSON."""
+def call_to_json(call: Call) -> dict[str, Any]:
+    """Return the call as a JSON value."""
     return {"name": call.name, "arguments": call.arguments, "cwd": call.cwd, "env": dict(call.env),
             "sent": {path: b64encode(text).decode() for path, text in call.sent.items()},
             "missing": dict(call.missing)}
 
 
-def call_of_record(record: Any) -> Call:
-    """The call; ValueError, TypeError or KeyError for what is none."""
+def call_from_json(record: Any) -> Call:
+    """Return the call of a JSON value. Raises ValueError, TypeError or KeyError for an invalid one."""
     def text(value: Any) -> str:
         if type(value) is not str or "\0" in value:
             raise TypeError("a word of the call is not text")

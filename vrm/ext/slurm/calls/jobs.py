@@ -1,4 +1,4 @@
-"""What is known of jobs, nodes and the site, in the words of other batch systems: plain data."""
+"""Plain data about jobs, nodes and the site, as commands of other batch systems need it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from vrm.model.quantities import memory_text
 
 @dataclass(frozen=True)
 class JobView:
-    """A job and where it is in its life. Times are epoch seconds, infinity where nothing is known.
+    """A job and its current state. Times are epoch seconds, infinity where they are not known.
 
-    `id` is its id, in whatever batch system's words; of an array `array` is that of its first job, and
-    `index` its own. `nodes` are the nodes where it runs or ran, `cores` how many cores its tasks have
-    on each, `held` how many nobody else can have, where it is exclusive (else 0).
-    `start` is when it started, or for one that waits when it is to start. `reason` says why it waits,
-    or how it ended, for people; `why` is the kind of that: see WAITS. `code` is the exit status as a
-    shell shows it. `waits` are what it depends on that has not happened yet.
-    `cause` is why the manager has ended it (see `vrm.live.manager.jobs.verdict`), "" where it did not. `begun`: it has
-    started, and may wait again. `launched`: its processes were asked for; its start may be decided before.
-    """
+    `id` is the job's id as users see it in the other batch system. `array` is the id of the first job of its array;
+    the job's own index is `details.index`. `nodes` are the nodes where it runs or ran, `cores` the number of cores
+    of its tasks on each. `held` is the number of cores that no other job can use because it is exclusive (0: not
+    exclusive). `start` is the start time, or for a waiting job the planned start. `reason` says in words why it
+    waits or how it ended; `why` is the kind of reason to wait (HELD ... LIMIT below). `code` is the exit status as a
+    shell shows it. `waits` are its dependencies that are not fulfilled yet. `cause` is why the manager ended it (see
+    `vrm.live.manager.jobs.verdict`), "" if the manager did not. `begun`: it has started at least once, and may wait
+    again. `launched`: the start of its processes was requested; the decision to start it may come earlier."""
 
     id: int
     job: Submitted
@@ -49,95 +48,96 @@ class JobView:
 
     @property
     def cpus(self) -> int:
-        """How many cores it has, as Slurm counts: all of its nodes where it is exclusive. Of a job that waits, how
-        many it asks for."""
+        """Number of allocated cores as Slurm counts: all cores of its nodes if it is exclusive. For a waiting job
+        the number of requested cores."""
         return self.held or sum(self.cores) or self.job.request.cores
 
     @property
     def named(self) -> tuple[Dependency, ...]:
-        """Those of `waits` that its user has named."""
+        """Dependencies in `waits` that the user has named."""
         return self.without_limit(self.waits)
 
     def without_limit(self, after: Iterable[Dependency]) -> tuple[Dependency, ...]:
-        """These dependencies without ends of jobs of its own array: there they mean that only some run at a time."""
+        """Return `after` without dependencies on jobs of its own array: these only implement the limit of jobs that
+        run at a time."""
         count = int(self.job.payload.variables.get("SLURM_ARRAY_TASK_COUNT", 0)) if self.limit else 0
         own = range(self.array or 0, (self.array or 0) + count)
         return tuple(each for each in after if each.kind != ANY or not each.ids or each.ids[0] not in own)
 
     @property
     def limit(self) -> int:
-        """How many jobs of its array may run at a time; 0 for any number."""
+        """Maximum number of jobs of its array that run at a time; 0: no limit."""
         return int(self.details.more.get("throttle", 0))
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Name of the job."""
         return self.details.more.get("title") or self.details.name or self.job.app
 
     @property
     def eligible(self) -> float:
-        """From when on it may start, as its user has asked for it."""
+        """Earliest start time that the user has requested (epoch seconds)."""
         return self.job.submit + float(self.details.more.get("begin", 0.0))
 
     @property
     def deadline(self) -> float:
-        """When it must have ended; infinity for any time."""
+        """Latest end time that the user has requested (epoch seconds); infinity for none."""
         return self.job.submit + float(self.details.more.get("deadline", math.inf))
 
     @property
     def known_end(self) -> float:
-        """When it ended or is to end at the latest."""
+        """End time, or the latest possible end if it has not ended."""
         return self.end if self.end < math.inf else self.start + self.job.walltime
 
     def ran(self, now: float) -> float:
-        """Seconds that it has run."""
+        """Return the run time so far in seconds."""
         if self.state is JobState.QUEUED or not math.isfinite(self.start):
             return 0.0
         return max(0.0, (self.end if self.state.ended and math.isfinite(self.end) else now) - self.start)
 
     @property
     def node_count(self) -> int:
-        """On how many nodes it runs, or at least will run."""
+        """Number of its nodes; for a waiting job the least number of nodes that it can get."""
         request = self.job.request
         per_node = request.tasks_per_node or request.tasks
         return len(self.nodes) or max(request.least_nodes, -(-request.tasks // per_node))
 
     @property
     def memory_text(self) -> str:
-        """The memory of each node or task that it asks for."""
+        """Requested memory per node or per task; "0" for none."""
         size = self.job.request.mem_per_node or self.job.request.mem_per_task
         return memory_text(size) if size else "0"
 
     @property
     def minutes(self) -> int:
-        """Its time limit as Slurm counts."""
+        """Time limit in minutes, as Slurm counts it."""
         return max(1, round(self.job.walltime / 60))
 
     @property
     def priority(self) -> int:
-        """Its priority as Slurm counts, above 0."""
+        """Priority as Slurm counts it, above 0."""
         return max(1, 1000 + self.job.priority)
 
     @property
     def features(self) -> str:
-        """What its nodes must have, as a list."""
+        """Features that its nodes must have, with commas between them."""
         return ",".join(sorted(self.job.features))
 
     @property
     def licences(self) -> str:
-        """The licences that it takes, each with its number."""
+        """Requested licences, as `name:count` with commas between them."""
         return ",".join(f"{name}:{amount // 1000}" for name, amount in self.job.request.licences)
 
     @property
     def shown_id(self) -> str:
-        """The id as people write it: 12, or 12_3 of an array."""
+        """Id as users write it: `12`, or `12_3` for a job of an array."""
         return str(self.id) if self.array is None else f"{self.array}_{self.details.index}"
 
 
 @dataclass(frozen=True)
 class StepUsage:
-    """What the processes of a running step use: CPU seconds, bytes of the largest, which is on `node`, and of all;
-    on which `nodes` they are."""
+    """Resources that the processes of a running step use now: CPU seconds, memory of the largest process and the
+    node where it runs (`largest`, `node`), memory of all processes (bytes), and the nodes where they run."""
 
     step: str
     tasks: int
@@ -151,13 +151,13 @@ class StepUsage:
 
 HELD, DEPENDENCY, BEGIN, RESOURCES, PRIORITY, LATE, RESERVATION, DOWN, LIMIT = (
     "held", "dependency", "begin", "resources", "priority", "late", "reservation", "down", "limit")
-"""Kinds of reasons to wait. LIMIT: as many jobs of its array run as may at a time."""
+"""Kinds of reasons to wait. LIMIT: the maximum number of jobs of its array runs already."""
 
 
 @dataclass(frozen=True)
 class NodeView:
-    """A node: cores of each socket, how many of them tasks of jobs have, memory in bytes (0: not known). Its cores are
-    hardware threads, `threads` of each real core, where these are more than one."""
+    """A node: cores of each socket, number of cores that tasks of jobs use, memory in bytes (0: not known). If cores
+    have several hardware threads, the cores here are threads, `threads` of each physical core."""
 
     name: str
     sockets: tuple[int, ...]
@@ -173,25 +173,25 @@ class NodeView:
 
     @property
     def real_cores(self) -> int:
-        """The most real cores of a socket."""
+        """Largest number of physical cores of a socket."""
         return max(self.sockets) // self.threads
 
     @property
     def cores(self) -> int:
-        """How many it has."""
+        """Number of cores."""
         return sum(self.sockets)
 
     @property
     def allocated(self) -> int:
-        """How many cores jobs have, as Slurm counts: all, where one is exclusive."""
+        """Number of allocated cores as Slurm counts: all cores if an exclusive job runs here."""
         return self.cores if self.exclusive else self.taken
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What all commands may want to know of a run. `queues` are its queues by their names,
-    `default_time` is the limit of jobs that say none (seconds), `end` is when the allocation ends, and
-    `closing` from when on nothing starts."""
+    """Facts about a run that any command may need. `queues` are its queues by name, `default_time` is the time limit
+    of jobs without one (seconds), `end` is the end of the allocation, and from `closing` on no job starts (epoch
+    seconds)."""
 
     user: str
     uid: int

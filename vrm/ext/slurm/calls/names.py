@@ -1,8 +1,7 @@
-"""The commands that vrm answers, by their names: who answers them, and where.
+"""The commands that vrm answers, by name: which function answers each, and whether in the manager or in the client.
 
-Those of a batch system are a `Dialect`: Slurm's are SLURM; extensions name others under `[vrm.dialects]`
-(`vrm.system.plugins`), each as a function that gives a `Dialect`.
-"""
+The commands of a batch system form a `Dialect`. SLURM is the one of Slurm; extensions register others under
+`[vrm.dialects]` (`vrm.system.plugins`), each as a function that returns a `Dialect`."""
 
 from __future__ import annotations
 
@@ -12,27 +11,26 @@ from functools import cache, lru_cache, reduce
 from typing import NoReturn
 from collections.abc import Callable, Mapping
 
-from vrm.ext.slurm.calls.answers import Answer, Handler, Refused, Reply, HelpAnswer
-from vrm.ext.slurm.calls.counter import Counter
+from vrm.ext.slurm.calls.answers import Answer, Handler, CallRefused, Reply, HelpAnswer
+from vrm.ext.slurm.calls.handler import RequestHandler
 from vrm.ext.slurm.calls.wire import Call
 from vrm.system import plugins
 
 LAUNCHERS = frozenset(("mpirun", "mpiexec"))
-"""Commands that only programs behind `vrm run --` find: in a script the real ones are to be found."""
+"""Commands that only programs started by `vrm run --` find on PATH; scripts of jobs find the real ones."""
 
 
 @dataclass(frozen=True)
 class Dialect:
     """The commands of a batch system.
 
-    `answers` has each command and the function that answers it, as `module:function`: the manager calls it with a
-    `vrm.ext.slurm.calls.wire.Call` and a `vrm.ext.slurm.calls.counter.Counter`. `submitting` bring jobs; `blocking` of
-    them print what their job does, so that no other manager can go on where they have begun. `reading` change nothing,
-    some only with that first argument: without an answer they give up. Of these `about_jobs` have answers that are the
-    longer the more jobs there are. What is in `local` the client does itself, without asking the manager: the function
-    is called with the call alone and gives the exit status, or None: then the manager is asked. So is what is in
-    `alone`, where no manager runs.
-    """
+    `answers` maps each command to the function that answers it, as `module:function`: the manager calls it with a
+    `vrm.ext.slurm.calls.wire.Call` and a `vrm.ext.slurm.calls.handler.RequestHandler`. Commands in `submitting` submit
+    jobs. Those in `blocking` print the output of their job; after they have begun to print, no other manager can
+    continue them. `reading` commands change nothing (`name:argument`: only with that first argument); without an
+    answer they give up. `about_jobs` are those of them whose answers grow with the number of jobs. Commands in
+    `local` are handled by the client itself: the function gets only the call and returns the exit status, or None to
+    send the call to the manager. The functions in `alone` do the same where no manager runs."""
 
     answers: Mapping[str, str]
     submitting: frozenset[str] = frozenset()
@@ -43,7 +41,7 @@ class Dialect:
     alone: Mapping[str, str] = field(default_factory=dict)
 
     def __or__(self, other: Dialect) -> Dialect:
-        """The commands of both; one that both have is the other's."""
+        """Return the commands of both; a command in both is taken from `other`."""
         return Dialect({**self.answers, **other.answers}, self.submitting | other.submitting,
                        self.blocking | other.blocking, self.reading | other.reading, self.about_jobs | other.about_jobs,
                        {**self.local, **other.local}, {**self.alone, **other.alone})
@@ -59,25 +57,25 @@ SLURM = Dialect(
      "srun": "vrm.ext.slurm.blocking:srun",
      "salloc": "vrm.ext.slurm.blocking:salloc",
      "sattach": "vrm.ext.slurm.blocking:sattach",
-     "sacctmgr": "vrm.ext.slurm.others:sacctmgr",
-     "sshare": "vrm.ext.slurm.others:nothing",
-     "sprio": "vrm.ext.slurm.others:nothing",
+     "sacctmgr": "vrm.ext.slurm.accounting:sacctmgr",
+     "sshare": "vrm.ext.slurm.accounting:nothing",
+     "sprio": "vrm.ext.slurm.accounting:nothing",
      "sstat": "vrm.ext.slurm.sstat:sstat",
      "mpirun": "vrm.ext.slurm.blocking:mpirun",
      "mpiexec": "vrm.ext.slurm.blocking:mpirun",
      **dict.fromkeys(("sbcast", "strigger", "sdiag", "sreport", "scrontab", "sview", "smap", "scrun",
-                      "sgather"), "vrm.ext.slurm.others:refused")},
+                      "sgather"), "vrm.ext.slurm.accounting:refused")},
     submitting=frozenset(("sbatch", "srun", "salloc")) | LAUNCHERS,
     blocking=frozenset(("srun", "salloc", "sattach")) | LAUNCHERS,
     reading=frozenset(("squeue", "sacct", "sinfo", "sacctmgr", "sshare", "sprio", "sstat", "scontrol:show")),
     about_jobs=frozenset(("squeue", "sacct", "scontrol")),
     local={"sbcast": "vrm.ext.slurm.sbcast:sbcast"},
-    alone={"scontrol": "vrm.ext.slurm.scontrol:alone", "sacct": "vrm.ext.slurm.calls.past:sacct"})
+    alone={"scontrol": "vrm.ext.slurm.scontrol:alone", "sacct": "vrm.ext.slurm.calls.past_handler:sacct"})
 
 
 @cache
 def everything() -> Dialect:
-    """All commands, of Slurm and of the others."""
+    """Return the commands of Slurm and of all other dialects."""
     others: list[Dialect] = []
     plugins.use("vrm.dialects", (), lambda plugin, give: others.append(give()))
     return reduce(Dialect.__or__, [*others, SLURM])
@@ -85,8 +83,8 @@ def everything() -> Dialect:
 
 @lru_cache(maxsize=128)
 def dialect(name: str) -> Dialect:
-    """The commands among which one of this name is: Slurm's or those of an extension of vrm's own, before installed
-    packages are looked for, which takes longer."""
+    """Return the dialect that has this command: Slurm's, else one of vrm's own extensions, and only then those of
+    installed packages, because searching for these takes longer."""
     if name in SLURM.answers:
         return SLURM
     own = (plugins.load(plugin)() for plugin in plugins.own("vrm.dialects"))
@@ -94,7 +92,7 @@ def dialect(name: str) -> Dialect:
 
 
 def function_of(where: str) -> Handler:
-    """The function at `module:function`."""
+    """Return the function at `module:function`."""
     module, _, name = where.partition(":")
     found: Handler = getattr(importlib.import_module(module), name)
     return found
@@ -103,59 +101,59 @@ def function_of(where: str) -> Handler:
 _handler = cache(function_of)
 
 
-def reply_to(call: Call, counter: Counter) -> Reply:
-    """What the command answers; Refused when it is not carried out."""
+def reply_to(call: Call, counter: RequestHandler) -> Reply:
+    """Return the reply of the command. Raises Refused if it is not carried out."""
     where = dialect(call.name).answers.get(call.name)
     if where is None:
-        raise Refused(f"vrm has no command {call.name}")
+        raise CallRefused(f"vrm has no command {call.name}")
     try:
         return _handler(where)(call, counter)
     except HelpAnswer as told:
         return told.answer
 
 
-class _Unknown:
-    """In place of a `Counter`, where no manager knows of jobs."""
+class _NoHandler:
+    """Replaces a `RequestHandler` where no manager runs: any use raises `_HandlerNeeded`."""
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise _Asked
+        raise _HandlerNeeded
 
 
-class _Asked(Exception):
-    """An answer needs to know of jobs."""
+class _HandlerNeeded(Exception):
+    """An answer depends on jobs, which only a manager knows."""
 
 
 def unasked(call: Call) -> Answer | None:
-    """What a command answers without any manager: to `--help` and `--version`, or why it is refused. None: it has to
-    ask one."""
+    """Return the answer of a command that needs no manager: `--help`, `--version`, or a refusal. None if it needs
+    one."""
     try:
-        _handler(dialect(call.name).answers[call.name])(call, _Unknown())
+        _handler(dialect(call.name).answers[call.name])(call, _NoHandler())
     except HelpAnswer as told:
         return told.answer
-    except Refused as refused:
+    except CallRefused as refused:
         return Answer(err=f"{refused}\n", code=refused.code)
-    except _Asked:
+    except _HandlerNeeded:
         pass
     return None
 
 
 def reads(call: Call) -> bool:
-    """Whether the command changes nothing."""
+    """Return whether the call changes nothing."""
     return not dialect(call.name).reading.isdisjoint((call.name, ":".join([call.name, *call.arguments[:1]])))
 
 
 def submits(name: str) -> bool:
-    """Whether the command brings jobs."""
+    """Return whether the command submits jobs."""
     return name in dialect(name).submitting
 
 
 def alone(name: str) -> Callable[[Call], int | None] | None:
-    """What the client does itself where no manager runs, if anything."""
+    """Return the client's function for the command where no manager runs; None if there is none."""
     where = dialect(name).alone.get(name)
     return function_of(where) if where else None  # type: ignore[return-value]
 
 
 def local(name: str) -> Callable[[Call], int | None] | None:
-    """What the client does itself, if anything."""
+    """Return the client's function that replaces the manager for the command; None if there is none."""
     where = dialect(name).local.get(name)
     return function_of(where) if where else None  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""What the processes of running jobs use now, put together from what each node says of them."""
+"""Collects what the processes of running jobs use now, from the reports of their nodes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from vrm.ext.slurm.calls.jobs import StepUsage
 from vrm.ext.slurm.nodes import usage
 from vrm.ext.slurm.nodes.usage import BATCH
 from vrm.live.manager.liverun import LiveRun
-from vrm.live.nodes.outcomes import AgentOrder
+from vrm.live.nodes.agent_events import AgentOrder
 
 INQUIRY_SECONDS = 2.0
-"""Seconds in which nodes may say what a job uses."""
+"""Time limit for nodes to report what a job uses, in seconds."""
 
 
 @dataclass(frozen=True)
 class JobUsage:
-    """What the processes of a job on a node use at this moment, by steps (see `vrm.ext.slurm.nodes.usage`)."""
+    """Report of one node: what the processes of a job use there now, by steps (see `vrm.ext.slurm.nodes.usage`)."""
 
     host: str
     job_id: int
@@ -31,8 +31,8 @@ USAGE = AgentOrder("usage", (usage.__file__,),
                    lambda host, request, answer: JobUsage(host, request["job"], dict(answer["steps"])))
 
 
-class Inquiry:
-    """What the processes of a job use on its nodes: `found` by node, as far as they have answered."""
+class UsageQuery:
+    """A request for the usage of one job: `found` has the reports by node that have arrived so far."""
 
     def __init__(self, job_id: int) -> None:
         self.job_id = job_id
@@ -41,20 +41,20 @@ class Inquiry:
         self._until = time.monotonic() + INQUIRY_SECONDS
 
     def done(self) -> bool:
-        """Whether all have answered, or have had the time to."""
+        """Return whether all nodes have answered, or the time limit is over."""
         return not self.waiting_for or time.monotonic() > self._until
 
 
-class Sampling:
-    """Asks the nodes of jobs what their processes use."""
+class UsageSampler:
+    """Requests usage reports from the nodes of jobs."""
 
     def __init__(self, live: LiveRun) -> None:
         self._live = live
-        self._inquiries: list[Inquiry] = []
+        self._inquiries: list[UsageQuery] = []
 
-    def ask(self, job_id: int, hosts: Sequence[str]) -> Inquiry:
-        """Ask what the processes of a job use on these nodes; on this machine that is known at once."""
-        inquiry, watch = Inquiry(job_id), self._live.watch
+    def ask(self, job_id: int, hosts: Sequence[str]) -> UsageQuery:
+        """Request what the processes of a job use on these nodes. Usage on this machine is read at once."""
+        inquiry, watch = UsageQuery(job_id), self._live.watch
         here = [host for host in hosts if not watch.watches or host == watch.here]
         if here:
             inquiry.found[watch.here or os.uname().nodename] = usage.here(self._live.launcher.run_id, job_id)
@@ -64,7 +64,7 @@ class Sampling:
         return inquiry
 
     def answered(self, event: JobUsage) -> None:
-        """Give what a job uses to those who have asked for it."""
+        """Add a node's report to the requests that wait for it."""
         for inquiry in self._inquiries:
             if inquiry.job_id == event.job_id and event.host in inquiry.waiting_for:
                 inquiry.waiting_for.discard(event.host)
@@ -72,8 +72,9 @@ class Sampling:
         self._inquiries = [inquiry for inquiry in self._inquiries if not inquiry.done()]
 
 
-def put_together(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[StepUsage]:
-    """What the script of a job (`batch`) and its steps use; `found` by nodes (see `vrm.ext.slurm.nodes.usage`)."""
+def merge_usage(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[StepUsage]:
+    """Merge reports by node into the usage of the script (`batch`) and of each step of a job (see
+    `vrm.ext.slurm.nodes.usage`)."""
     steps: dict[str, dict[str, Mapping[str, Any]]] = {}
     for node, here in found.items():
         for step, used in here.items():

@@ -1,23 +1,22 @@
-"""What a client and a manager say to each other through the socket of a run's directory.
+"""The protocol between a client and a manager on the socket in the run's directory.
 
 A client sends one call: eight bytes (`VRM1`, and the length of what follows), then texts that each end
-with a zero byte: the directory it is called in, the name of the command, the number of arguments, the
-arguments, and the variables of its environment, at the end STDIN and TOKEN. The manager answers in frames,
-a letter, a length and so many bytes:
+with a zero byte: the working directory, the name of the command, the number of arguments, the arguments,
+and the environment variables, the last of which are STDIN and TOKEN. The manager answers in frames: a letter,
+a length and that number of bytes:
 
-| letter | from | what it is |
+| letter | from | content |
 |---|---|---|
-| O, E | manager | text for standard output, for standard error; one without text says that the call was taken |
+| O, E | manager | text for standard output, for standard error; an empty one confirms that the call was received |
 | X | manager | the exit status, as a decimal number; the last frame |
 | I | manager | the path of a file that the client is to send ("" for its standard input) |
-| S | manager | the client is to be a step of a job with these variables (each ends with a zero), or has its own job |
-| P | manager | the client is to do it itself, with Python (`vrm.ext.slurm.calls.client`) |
+| S | manager | the client becomes a step of a job with these variables (each ends with a zero), or has its own job |
+| P | manager | the client handles the call itself, in Python (`vrm.ext.slurm.calls.client`) |
 | D | client | the content of that file |
-| F | client | why it cannot be read |
-| K | client | a signal that came, as a decimal number; any frame answers it |
+| F | client | the reason why it cannot be read |
+| K | client | a signal that the client got, as a decimal number; any frame answers it |
 
-Lengths are four bytes, the lowest first.
-"""
+Lengths are four bytes, least significant byte first."""
 
 from __future__ import annotations
 
@@ -32,53 +31,54 @@ HEADER = struct.Struct("<4sI")
 FRAME = struct.Struct("<cI")
 
 STDIN = "VRM_STDIN"
-"""The variable that a client adds to its environment: its process and host, `pid@host`. A job on that host
-may read the client's standard input."""
+"""Variable that a client adds to its environment: its process id and host, `pid@host`. A job on that host may read
+the client's standard input."""
 
 TOKEN = "VRM_CALL"  # noqa: S105  (not a secret)
-"""The last variable of a call: its name, as that of a command file (`vrm.run.control.new_name`). It is recorded
-with the jobs that the call brings. Where the manager is lost before it has answered, the client calls again
-under the same name, by a command file, and gets the same jobs."""
+"""The last variable of a call: its name, which is also the name of its command file (`vrm.run.command_files.new_name`).
+It is recorded with the jobs that the call submits. If the manager is lost before it has answered, the client repeats
+the call under the same name, by a command file, and gets the same jobs."""
 
 LARGEST = 16 << 20
-"""Bytes of the longest call or frame."""
+"""Maximum size of a call or frame in bytes."""
 
 PART = 1 << 20
-"""Bytes of the longest frame that a manager sends of an answer."""
+"""Maximum size in bytes of the frames in which a manager sends an answer."""
 
 SOCKET = "socket"
-"""The name of the socket in the directory of a run."""
+"""Name of the socket in the directory of a run."""
 
 DIRECTORY = "VRM_DIRECTORY"
-"""The variable that says in which directory the run of a client is."""
+"""Variable with the directory of the client's run."""
 
 
 PATIENCE = 60.0
-"""Seconds that a manager has to answer a command which only reads, or any from another node."""
+"""Seconds that a manager has to answer a command that only reads, or any command from another node."""
 
 SAYS_AFTER = 10.0
-"""Seconds after which another command says that it waits for the manager, as long as it takes."""
+"""Seconds after which any other command prints that it is still waiting; it waits as long as needed."""
 
 
-def gives_up() -> str:
-    """What a command says that has waited for PATIENCE; programs that call it know the first words from Slurm."""
+def timeout_message() -> str:
+    """Return the error text of a command that has waited for PATIENCE seconds. It begins with Slurm's own words,
+    which calling programs recognize."""
     return ("Socket timed out on send/recv operation: the manager of vrm has not answered within "
             f"{PATIENCE:g} s")
 
 
 def waits() -> str:
-    """What a command says that goes on to wait."""
+    """Return the text that a command prints when it continues to wait."""
     return f"the manager of vrm has not answered for {SAYS_AFTER:g} s; still waiting (Ctrl-C ends this)"
 
 
 class WireError(ValueError):
-    """What came is not a call or frame."""
+    """The received bytes are not a valid call or frame."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A command as it was typed. `sent` are the files that the client has sent, by their paths ("":
-    its standard input); `missing` are those that it could not read, with the reason. `token` is its name."""
+    """A command as it was typed. `sent` are the files that the client has sent, by path ("": its standard input);
+    `missing` are the files that it could not read, with the reason. `token` is the name of the call."""
 
     name: str
     arguments: list[str]
@@ -89,7 +89,7 @@ class Call:
     token: str = ""
 
     def packed(self) -> bytes:
-        """The frame as it is sent through the socket."""
+        """Return the call as it is sent through the socket."""
         texts = [self.cwd, self.name, str(len(self.arguments)), *self.arguments,
                  *(f"{name}={value}" for name, value in self.env.items()),
                  *([f"{TOKEN}={self.token}"] if self.token else [])]
@@ -98,8 +98,8 @@ class Call:
 
 
 def size_of(data: bytes) -> int | None:
-    """How many bytes the call has that begins so, with its header; None: too early to say.
-    WireError for what is not a call."""
+    """Return the size in bytes, with its header, of the call that begins with `data`; None if more data is needed.
+    Raises WireError for other data."""
     if data[:4] != MAGIC[:len(data)]:
         raise WireError("this is not a call of a command")
     if len(data) < HEADER.size:
@@ -111,7 +111,7 @@ def size_of(data: bytes) -> int | None:
 
 
 def call_of(data: bytes) -> Call:
-    """The call; WireError for what is none."""
+    """Return the call in these bytes. Raises WireError for invalid data."""
     words = os.fsdecode(data[HEADER.size:]).split("\0")
     try:
         if words.pop():
@@ -130,7 +130,7 @@ def call_of(data: bytes) -> Call:
 
 @lru_cache(maxsize=64)
 def _variables(text: str) -> Mapping[str, str]:
-    """The variables of `NAME=VALUE` with zeros between; nearly all calls have those of the call before."""
+    """Return the variables of zero-separated `NAME=VALUE` texts; nearly all calls repeat those of the call before."""
     env: dict[str, str] = {}
     for each in text.split("\0"):
         name, equals, value = each.partition("=")
@@ -140,19 +140,20 @@ def _variables(text: str) -> Mapping[str, str]:
 
 
 def signal_of(data: bytes) -> int:
-    """The signal of a frame K; WireError for what is none."""
+    """Return the signal number of a frame K. Raises WireError for an invalid one."""
     if not (data.isdigit() and len(data) < 3 and 1 <= int(data) <= 64):
         raise WireError("this is not a signal")
     return int(data)
 
 
 def frame(kind: bytes, data: bytes) -> bytes:
-    """A frame."""
+    """Return a frame."""
     return FRAME.pack(kind, len(data)) + data
 
 
 def frames(data: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
-    """The whole frames at the beginning, and the rest. WireError for one that is too long."""
+    """Return the complete frames at the beginning, and the remaining bytes. Raises WireError for a frame that is too
+    long."""
     found: list[tuple[bytes, bytes]] = []
     at = 0
     while len(data) - at >= FRAME.size:
@@ -168,7 +169,7 @@ def frames(data: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
 
 
 def texts(answers: Iterable[tuple[bytes, str]]) -> bytes:
-    """Frames of texts, of at most PART bytes each, without empty ones."""
+    """Return the frames of these texts, each at most PART bytes long; empty texts get no frame."""
     parts = []
     for kind, text in answers:
         data = os.fsencode(text)

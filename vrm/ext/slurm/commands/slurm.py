@@ -1,4 +1,4 @@
-"""`vrm slurm`: the commands of other batch systems, answered by vrm; and the links by which tools find them."""
+"""`vrm slurm`: runs commands of other batch systems, answered by vrm, and makes the links by which tools find them."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What Slurm calls things, and the forms in which it writes them."""
+"""Slurm's names for states and reasons, and the formats of its input and output."""

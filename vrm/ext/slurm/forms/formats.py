@@ -1,5 +1,5 @@
-"""Tables in the forms that users choose: `-o "%.18i %j"` of squeue and sinfo, `-O JobID:20,State`, and the
-named columns of sacct."""
+"""Formats of tables that users choose: `-o "%.18i %j"` of squeue and sinfo, `-O JobID:20,State`, and the named
+columns of sacct."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any, NamedTuple
 from collections.abc import Callable, Mapping, Sequence
 
 Value = Callable[[Any], str]
-"""Gives the text of a column for a row."""
+"""Returns the text of a column for a row."""
 
 
 Known = Mapping[str, tuple[str, Value]]
-"""The heading and the text of columns, by what names them in a format."""
+"""Heading and text function of each column, by its letter or name in a format."""
 
 
-def by_letter_and_name(rows: Sequence[tuple[str, str, str, Value]]) -> tuple[Known, Known]:
-    """Columns by the letters and by the names that these rows begin with."""
+def index_columns(rows: Sequence[tuple[str, str, str, Value]]) -> tuple[Known, Known]:
+    """Return the columns of these rows by letter and by name. A row is (letter, name, heading, text function)."""
     return ({letter: (heading, read) for letter, _, heading, read in rows if letter},
             {name: (heading, read) for _, name, heading, read in rows})
 
 
 class Column(NamedTuple):
-    """A column: its heading, what its text is, the width (0: as wide as the text), whether the text is at
-    the right, and what follows it."""
+    """A column: its heading, its text function, its width (0: as wide as the text), whether it is right-aligned, and
+    the text that follows it."""
 
     heading: str
     value: Value
@@ -32,7 +32,7 @@ class Column(NamedTuple):
     suffix: str = ""
 
     def fitted(self, text: str) -> str:
-        """The text, padded and cut to the width."""
+        """Return the text, padded or cut to the width."""
         if not self.width:
             return text + self.suffix
         cut = text[:self.width]
@@ -40,13 +40,13 @@ class Column(NamedTuple):
 
 
 class TextTable(NamedTuple):
-    """A prefix, and the columns behind it."""
+    """A text that begins each line, and the columns that follow it."""
 
     prefix: str
     columns: list[Column]
 
     def lines(self, rows: Sequence[Any], heading: bool) -> str:
-        """The rows as lines, with the headings first."""
+        """Return the rows as lines, with the headings first if `heading` is true."""
         found = [self.prefix + "".join(column.fitted(column.heading) for column in self.columns)] if heading else []
         fit = [(column.value, column.fitted) for column in self.columns]
         found += [self.prefix + "".join([fitted(value(row)) for value, fitted in fit]) for row in rows]
@@ -54,15 +54,15 @@ class TextTable(NamedTuple):
 
 
 WIDEST = 100_000
-"""Characters that a column may be wide."""
+"""Maximum width of a column in characters."""
 
 _LETTER = re.compile(r"(\.?)([0-9]{0,6})([A-Za-z#])(.*)", re.DOTALL)
 
 
 def letters(text: str, known: Known) -> TextTable:
-    """The table of a format as `%.18i %j`: `%`, a `.` for the right side, a width, a letter, and what is to
-    follow. `%all` are all letters, with `|` between them. Several `%` in a row are one, as Slurm has it.
-    ValueError with the part that is wrong."""
+    """Return the table of a format such as `%.18i %j`: `%`, a `.` for right alignment, a width, a letter, and the
+    text that follows the column. `%all` means all letters with `|` between them. Several `%` in a row count as one,
+    as in Slurm. Raises ValueError with the invalid part."""
     if text.lower() == "%all":
         text = "|".join(f"%{letter}" for letter in sorted(known, key=str.swapcase))
     first, *parts = re.split(r"%+", text)
@@ -81,11 +81,11 @@ def letters(text: str, known: Known) -> TextTable:
 _NAMED = re.compile(r"([A-Za-z/_-]+)(?::(\.?)([0-9]{0,6})(.*))?", re.DOTALL)
 
 WIDTH = 20
-"""Characters of a column of `-O` without a width."""
+"""Width of a column of `-O` without a width, in characters."""
 
 
 def names(text: str, known: Known) -> TextTable:
-    """The table of a format as `JobID:20,State`. ValueError with the part that is wrong."""
+    """Return the table of a format such as `JobID:20,State`. Raises ValueError with the invalid part."""
     columns = []
     for part in text.split(","):
         if not part.strip():
@@ -99,7 +99,7 @@ def names(text: str, known: Known) -> TextTable:
 
 
 class SacctField(NamedTuple):
-    """A column of sacct: its name, its width (below 0: at the left), and its text."""
+    """A column of sacct: its name, its width (below 0: left-aligned), and its text function (None: always empty)."""
 
     name: str
     width: int
@@ -107,7 +107,7 @@ class SacctField(NamedTuple):
 
 
 def fields(text: str, known: dict[str, SacctField]) -> list[SacctField]:
-    """The columns that a list names, as `jobid,state%20`. ValueError with the name that is none."""
+    """Return the columns of a list such as `jobid,state%20`. Raises ValueError with the unknown name."""
     found = []
     for part in text.split(","):
         name, percent, width = part.strip().partition("%")
@@ -121,13 +121,13 @@ def fields(text: str, known: dict[str, SacctField]) -> list[SacctField]:
 
 
 def help_of(names: Sequence[str]) -> str:
-    """What `--helpformat` prints."""
+    """Return the output of `--helpformat`."""
     return "".join(" ".join(name.ljust(19) for name in names[at:at + 4]).rstrip() + "\n"
                    for at in range(0, len(names), 4))
 
 
 def table(chosen: Sequence[SacctField], rows: Sequence[Any], given: Mapping[str, str]) -> str:
-    """The rows in the form that these options choose."""
+    """Return the rows as text in the form that these options choose."""
     heading = "noheader" not in given
     if "parsable" in given or "parsable2" in given:
         return parsable(chosen, rows, heading, given.get("delimiter", "|"), "parsable" in given)
@@ -135,7 +135,7 @@ def table(chosen: Sequence[SacctField], rows: Sequence[Any], given: Mapping[str,
 
 
 def parsable(chosen: Sequence[SacctField], rows: Sequence[Any], heading: bool, between: str, behind: bool) -> str:
-    """The rows with a character between the columns, and perhaps one behind the last."""
+    """Return the rows with the text `between` between columns, and also after the last column if `behind` is true."""
     last = between * behind + "\n"
     found = [between.join(field.name for field in chosen) + last] if heading else []
     values = [field.value or _nothing for field in chosen]
@@ -144,7 +144,7 @@ def parsable(chosen: Sequence[SacctField], rows: Sequence[Any], heading: bool, b
 
 
 def aligned(chosen: Sequence[SacctField], rows: Sequence[Any], heading: bool) -> str:
-    """The rows in columns of their widths; what is longer is cut, with a `+` at its end."""
+    """Return the rows in columns of fixed widths; longer text is cut and ends with `+`."""
     values = [field.value or _nothing for field in chosen]
     lines = [[field.name for field in chosen], ["-" * abs(field.width) for field in chosen]] if heading else []
     lines += [[value(row) for value in values] for row in rows]

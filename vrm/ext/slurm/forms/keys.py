@@ -1,4 +1,4 @@
-"""The key `Slurm` of the configuration."""
+"""The key `Slurm` of the configuration file."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from vrm.config.kinds import STRICT, defaults, group
-from vrm.config.values import Duration
+from vrm.config.validators import STRICT, defaults, group
+from vrm.config.value_types import Duration
 
 
 class SlurmSettings(BaseModel):
-    """Jobs that come by the commands of other batch systems."""
+    """Settings for jobs that are submitted by commands of other batch systems."""
 
     model_config = STRICT
-    default_time: Duration = 3600.0  # of a job that says no limit
+    default_time: Duration = 3600.0  # time limit of jobs that have none
 
 
 def slurm() -> tuple[Any, Any]:
-    """The key."""
+    """Return the key's type and default value."""
     return Annotated[SlurmSettings, group("{DefaultTime: 30m}")], Field(default_factory=defaults)

@@ -1,4 +1,4 @@
-"""The nodes that Slurm's options name (`-w`, `-x`, `-F`, SLURM_HOSTFILE), and what of a list is meant."""
+"""Reads the node lists of Slurm's options (`-w`, `-x`, `-F`) and of the variable SLURM_HOSTFILE."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import os
 import re
 from collections.abc import Mapping
 
-from vrm.ext.slurm.calls.answers import Call, Needs
+from vrm.ext.slurm.calls.answers import Call, FileNeeded
 from vrm.ext.slurm.forms.options import Options
 from vrm.model.forms.hosts import expand, fold
 
 HOSTFILE = "SLURM_HOSTFILE"
-"""The variable that names a file with a line for the node of each task."""
+"""Variable with the path of a file that names the node of each task, one per line."""
 
 
-def read(chosen: Mapping[str, str], options: Options, call: Call) -> Needs | dict[str, str]:
-    """The options, with the lists that files have instead of their paths: a list with a slash is such a
-    path. Needs: this file is to be sent first. Refused for one that cannot be read."""
+def read(chosen: Mapping[str, str], options: Options, call: Call) -> FileNeeded | dict[str, str]:
+    """Return the options, with paths of node list files replaced by the lists in these files; a list with a slash is
+    a path. Returns Needs if the client has to send a file first. Raises Refused if a file cannot be read."""
     found = dict(chosen)
     paths = {key: found[key] for key in ("nodelist", "exclude") if "/" in found.get(key, "")}
-    if "nodefile" in found:  # then Slurm, too, looks at no other list
+    if "nodefile" in found:  # Slurm, too, then ignores other lists
         paths["nodelist"] = found.pop("nodefile")
     by_task = "nodelist" not in found and "nodelist" not in paths and bool(call.env.get(HOSTFILE))
     if by_task:
@@ -29,23 +29,24 @@ def read(chosen: Mapping[str, str], options: Options, call: Call) -> Needs | dic
         if path in call.missing:
             raise options.error(f"--{key}: {said}: {call.missing[path]}")
         if path not in call.sent:
-            return Needs(path)
+            return FileNeeded(path)
         found[key] = _listed(os.fsdecode(call.sent[path]))
         if not found[key]:
             raise options.error(f"--{key}: {said} names no node")
     if by_task:
-        _shared_out(found, options)
+        _set_task_counts(found, options)
     return found
 
 
 def _listed(text: str) -> str:
-    """The list in a file: names and lists in lines, with comments behind `#`."""
+    """Return the list in a file: its lines have names and lists, and comments that begin with `#`."""
     lines = (line.partition("#")[0] for line in text.splitlines())
     return ",".join(part.strip(",") for line in lines for part in line.split() if part.strip(","))
 
 
-def _shared_out(chosen: dict[str, str], options: Options) -> None:
-    """A list that names a node for each task says how many tasks there are, and how many on a node."""
+def _set_task_counts(chosen: dict[str, str], options: Options) -> None:
+    """Set the number of tasks, nodes and tasks per node from a list that names a node for each task, unless they are
+    given."""
     hosts = options.checked(f"{HOSTFILE}: {{}}", _repeated, chosen["nodelist"])
     each = {hosts.count(host) for host in set(hosts)}
     if len(each) > 1:
@@ -57,12 +58,12 @@ def _shared_out(chosen: dict[str, str], options: Options) -> None:
 
 
 def names(text: str) -> list[str]:
-    """The names of a list as Slurm has them: sorted, and each once. ValueError."""
+    """Return the names of a list as Slurm does: sorted, without duplicates. Raises ValueError."""
     return expand(fold(_repeated(text)))
 
 
 def _repeated(text: str) -> list[str]:
-    """The names of a list, in which `n1*2` is one that is named twice."""
+    """Return the names of a list; `n1*2` names n1 twice."""
     found: list[str] = []
     for host in re.split(r",(?![^\[]*\])", text):
         name, _, times = host.strip().partition("*")
@@ -74,8 +75,8 @@ def _repeated(text: str) -> list[str]:
 
 def nodes_for(hosts: list[str], least: int, most: int, tasks: int, per_node: int, options: Options
               ) -> tuple[list[str], int, int, int]:
-    """The nodes that a job must have by a list, the least and the most that it has, and its tasks, as Slurm
-    understands a list with more or fewer names. 0 stands for what is not said."""
+    """Return the nodes that a job must have, its least and most number of nodes, and its tasks, for a list with more
+    or fewer names, following Slurm's rules. 0 means not given."""
     if options.command == "srun" and most:
         hosts = hosts[:most]
     least = max(least, len(hosts))

@@ -1,26 +1,26 @@
-"""Options of Slurm's commands, with their `--help` and `--version`."""
+"""Reads the options of Slurm's commands, and answers `--help` and `--version`."""
 
 from __future__ import annotations
 
 from typing import Any, TypeVar
 from collections.abc import Callable, Sequence
 
-from vrm.ext.slurm.calls.answers import Refused, HelpAnswer
+from vrm.ext.slurm.calls.answers import CallRefused, HelpAnswer
 from vrm.ext.steps.options import IGNORED, MAYBE, NOT_HERE, VALUE, CommandOption, OptionReader
 
 VERSION = "slurm 22.05.8"
-"""What `--version` says: tools look for options by it, and these are those of that version."""
+"""Output of `--version`. Tools choose options by this version, and vrm's options are those of this version."""
 
 
 _COMMON = ". help n, . usage n help, V version n"
-"""What all commands know; some have letters of their own for it."""
+"""Options that all commands have; some commands use their own letters for them."""
 
 _Found = TypeVar("_Found")
 
 
 class Options(OptionReader):
-    """The options of a command. `usage` is what `--help` shows of the words. Options of the keys `help` and `version`
-    are answered as they are met, by HelpAnswer; what is wrong is Refused."""
+    """The options of a command. `usage` is the text of `--help` after the command's name. Options with the keys
+    `help` and `version` raise HelpAnswer when they are read; errors raise Refused."""
 
     says = {"name": "unrecognized option --{name}; `{command} --help` lists those that vrm knows",
             "letter": "unrecognized option -{name}; `{command} --help` lists those that vrm knows",
@@ -31,21 +31,21 @@ class Options(OptionReader):
         super().__init__(command, f"{_COMMON}, {text}")
         self.usage = f"{command} {usage}"
 
-    def error(self, why: str) -> Refused:
-        """What is wrong, as this command says it."""
-        return Refused("\n".join(f"{self.command}: error: {line}" for line in why.splitlines()))
+    def error(self, why: str) -> CallRefused:
+        """Return the error in this command's format."""
+        return CallRefused("\n".join(f"{self.command}: error: {line}" for line in why.splitlines()))
 
     def checked(self, why: str, how: Callable[..., _Found], *arguments: Any) -> _Found:
-        """What this function gives; Refused where it raises ValueError, for the reason `why`, in which `{}` is what the
-        error says."""
+        """Return `how(*arguments)`. If it raises ValueError, raise Refused with the text `why`, in which `{}` is
+        replaced by the text of the error."""
         try:
             return how(*arguments)
         except ValueError as error:
             raise self.error(why.replace("{}", str(error))) from error
 
     def without(self, words: Sequence[str], *keys: str) -> list[str]:
-        """The words without the options of these keys, up to the first that is none; those that stand in one
-        word with them keep their meaning."""
+        """Return the words without the options with these keys, up to the first word that is not an option. Other
+        letters in the same word are kept."""
         kept: list[str] = []
         left = list(reversed(words))
         while left and len(left[-1]) > 1 and left[-1].startswith("-") and left[-1] != "--":
@@ -63,7 +63,7 @@ class Options(OptionReader):
         super()._take(option, value, values)
 
     def help(self) -> str:
-        """What `--help` prints."""
+        """Return the output of `--help`."""
         lines = [f"Usage: {self.usage}", "", "vrm follows these options:"]
         ordered = sorted(self.all, key=lambda option: option.name)
         for option in ordered:

@@ -1,4 +1,4 @@
-"""Times as Slurm's commands read and write them."""
+"""Times in the formats of Slurm's commands."""
 
 from __future__ import annotations
 
@@ -12,32 +12,33 @@ from vrm.model.quantities import clock
 
 
 def used(seconds: float) -> str:
-    """A duration as squeue has it: `0:07`, `1:00:07`, `2-01:00:07`."""
+    """Return a duration in the format of squeue: `0:07`, `1:00:07`, `2-01:00:07`."""
     return elapsed(seconds).removeprefix("00:").removeprefix("0")
 
 
 def elapsed(seconds: float) -> str:
-    """A duration as sacct has it: `00:00:07`, `2-01:00:07`."""
+    """Return a duration in the format of sacct: `00:00:07`, `2-01:00:07`."""
     return clock(max(0, int(seconds)), days=True) if math.isfinite(seconds) else "UNLIMITED"
 
 
 def cpu(seconds: float) -> str:
-    """CPU time as sacct has it: `00:01.504`, from an hour on `01:00:07`."""
+    """Return CPU time in the format of sacct: `00:01.504`, from one hour on `01:00:07`."""
     return f"{int(seconds // 60):02}:{seconds % 60:06.3f}" if 0 < seconds < 3599.9995 else elapsed(seconds)
 
 
 def moment(seconds: float, env: Mapping[str, str], unknown: str = "N/A") -> str:
-    """A moment (epoch seconds) in local time, in the form that SLURM_TIME_FORMAT says."""
-    from vrm.system.printing.moments import STANDARD, moment_text
+    """Return a moment (epoch seconds) as local time in the format of SLURM_TIME_FORMAT; `unknown` if it is infinite
+    or not positive."""
+    from vrm.system.printing.local_times import STANDARD, local_time_text
     if not math.isfinite(seconds) or seconds <= 0:
         return unknown
     form = env.get("SLURM_TIME_FORMAT", "")
     if form in ("", "standard", "relative"):
         form = STANDARD
     try:
-        return moment_text(int(seconds), form)
+        return local_time_text(int(seconds), form)
     except ValueError:
-        return moment_text(int(seconds), STANDARD)
+        return local_time_text(int(seconds), STANDARD)
 
 
 _UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
@@ -52,8 +53,8 @@ _DAYS = (re.compile(r"(?:(?P<year>[0-9]{4})-)?(?P<month>[0-9]{1,2})-(?P<day>[0-9
 
 
 def when(text: str, now: float) -> float:
-    """The moment (epoch seconds) that sacct's -S and -E name: as `begin` has it but of today, or epoch seconds, or
-    `-2hours` from now. ValueError for what is not a moment."""
+    """Return the moment (epoch seconds) that a value of sacct's -S or -E names: a text as `begin` reads it, but of
+    today if it has no day; epoch seconds; or an offset from now such as `-2hours`. Raises ValueError for others."""
     said = text.strip()
     if _EPOCH.fullmatch(said):
         return float(said)
@@ -61,13 +62,14 @@ def when(text: str, now: float) -> float:
 
 
 def begin(text: str, now: float) -> float:
-    """The moment (epoch seconds) that --begin names: `16:00` (today, or tomorrow if that is past), `5:30PM`, `noon`,
-    `tomorrow`, `now+2hours`, `2030-01-20T12:34:00`, `01/20/30-12:00`, `0120`. ValueError for others."""
+    """Return the moment (epoch seconds) that a value of --begin names: `16:00` (today, or tomorrow if that is past),
+    `5:30PM`, `noon`, `tomorrow`, `now+2hours`, `2030-01-20T12:34:00`, `01/20/30-12:00`, `0120`. Raises ValueError
+    for others."""
     return _named(text, now, coming=True)
 
 
 def _named(text: str, now: float, coming: bool = False) -> float:
-    """A moment; `coming`: what leaves out its day or its year means the next of those."""
+    """Return a moment. `coming`: a text without a day or year means the next such moment."""
     said = text.strip().lower()
     relative = _NOW.fullmatch(said)
     if relative and coming and (relative[1] or "").startswith("-"):
@@ -87,7 +89,7 @@ def _named(text: str, now: float, coming: bool = False) -> float:
 
 
 def _unit(name: str) -> int:
-    """The seconds of a unit, which may be shortened: `2h`, `2hours`."""
+    """Return the seconds of a unit, which may be abbreviated: `2h`, `2hours`."""
     found = next((size for unit, size in _UNITS.items() if unit.startswith(name.rstrip("s"))), None)
     if found is None:
         raise ValueError(name)
@@ -95,7 +97,7 @@ def _unit(name: str) -> int:
 
 
 def _time_of_day(text: str) -> tuple[int, int, int]:
-    """Hour, minute and second; midnight for ""."""
+    """Return hour, minute and second; midnight for ""."""
     if not text or text in _NAMED:
         return _NAMED.get(text, 0), 0, 0
     found = _CLOCK.fullmatch(text)
@@ -110,7 +112,7 @@ def _time_of_day(text: str) -> tuple[int, int, int]:
 
 
 def _date(text: str, now: float) -> tuple[int | None, int, int]:
-    """Year (None: not said), month and day; those of today for ""."""
+    """Return year (None: not given), month and day; today for ""."""
     today = time.localtime(now)[:3]
     if text in ("", "today", "tomorrow"):
         return today[0], today[1], today[2] + (text == "tomorrow")

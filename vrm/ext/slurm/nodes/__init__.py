@@ -1,1 +1,1 @@
-"""What agents of nodes do for commands of Slurm: a file for the standard library of Python 3.6 alone."""
+"""Code that agents run on the nodes for Slurm's commands. It uses only the standard library of Python 3.6."""

@@ -1,9 +1,9 @@
-"""What the processes of a job on a node use now: its script, and its steps. One file, the standard library only,
+"""Measures what the processes of a job on a node use now, by script and steps. One file, only the standard library,
 Python 3.6 or newer: agents (`agent.py`) run it on their nodes, and the manager on its own."""
 
 import os
 
-if __name__ == "usage":  # as `agent.py` imports it on a node
+if __name__ == "usage":  # when `agent.py` imports it on a node
     import proc
 else:
     from vrm.live.runner import proc
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from vrm.live.runner.proc import Process
 
 BATCH = "batch"
-"""The step that is the script itself."""
+"""Name of the step that is the script itself."""
 
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
 class UsageProbe:
-    """Looks once at the processes of a job that live. `due`: when to look."""
+    """Measures the living processes of a job once. `due`: when to measure."""
 
     def __init__(self, request: "Dict[str, Any]", now: float) -> None:
         self.number, self.job = request["number"], int(request["job"])
@@ -30,7 +30,7 @@ class UsageProbe:
         self.steps: "Dict[str, Dict[str, Any]]" = {}
 
     def see(self, process: "Process", environment: "List[bytes]") -> None:
-        """One process of the job."""
+        """Add one process of the job."""
         try:
             times = _read(process[0], "stat").rpartition(b")")[2].split()
             size = 1024 * int(_read(process[0], "status").partition(b"VmHWM:")[2].split(None, 1)[0])
@@ -47,21 +47,21 @@ class UsageProbe:
         found["pids"].append(process[0])
 
     def looked(self, now: float) -> bool:
-        """All processes have been seen: once is enough."""
+        """Return True: one look at all processes is enough."""
         return True
 
     def answer(self) -> "Dict[str, Any]":
-        """What they use, by steps."""
+        """Return the usage by steps."""
         return {"number": self.number, "steps": self.steps}
 
 
 def take(request: "Dict[str, Any]", now: float) -> UsageProbe:
-    """What answers an order."""
+    """Return the probe for a request of the manager."""
     return UsageProbe(request, now)
 
 
 def here(run: str, job: int) -> "Dict[str, Dict[str, Any]]":
-    """What the processes of a job use on this machine, by steps."""
+    """Return what the processes of a job use on this machine, by steps."""
     usage = UsageProbe({"number": 0, "run": run, "job": job}, 0.0)
     for process, environment in proc.marked():
         if all(mark in environment for mark in usage.marks):

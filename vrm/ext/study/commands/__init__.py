@@ -1,1 +1,1 @@
-"""Commands of studies, a file each."""
+"""Commands for studies, one module each."""

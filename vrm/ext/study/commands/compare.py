@@ -1,4 +1,4 @@
-"""`vrm compare`."""
+"""The command `vrm compare`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vrm.system.printing.output import show
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
-    """Add the command to the program's."""
+    """Add the command to the main parser."""
     parser = command(commands, "compare", compare,
                      "compare runs of one workload: a table, a picture", [],
                      "vrm compare runs/fcfs runs/sjf --out compare.png",
@@ -27,7 +27,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 
 def compare(arguments: argparse.Namespace) -> int:
-    """Compare; 0 done, 2 could not."""
+    """Run `vrm compare`; return 0 on success, 2 if it is impossible."""
     from vrm.system.printing.text import printable_lines
     from vrm.ext.study.report.compare import CompareError, data, draw, read_runs, table
 

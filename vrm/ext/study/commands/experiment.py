@@ -1,4 +1,4 @@
-"""`vrm experiment`."""
+"""The command `vrm experiment`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INTERRUPTED = 130
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
-    """Add the command to the program's."""
+    """Add the command to the main parser."""
     parser = command(commands, "experiment", experiment,
                      "run many scenarios on many queues, as a file says", [],
                      "vrm experiment plan.yaml --dry-run\nvrm experiment plan.yaml",
@@ -33,10 +33,10 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 
 def experiment(arguments: argparse.Namespace) -> int:
-    """Carry it out: 0 all jobs of all runs succeeded, 1 some did not, 2 could not, 130
-    interrupted."""
-    from vrm.ext.study.experiment.execute import COMPLETE, Experiment, ExperimentError, left_text
-    from vrm.ext.study.experiment.plan import LIVE, read_plan
+    """Run `vrm experiment`; return 0 if all jobs of all runs succeeded, 1 if some failed, 2 if it is impossible,
+    130 if interrupted."""
+    from vrm.ext.study.experiment.execute import COMPLETE, Experiment, ExperimentError, time_left_text
+    from vrm.ext.study.experiment.experiment_plan import LIVE, read_plan
 
     plan = read_plan(arguments.file)
     if plan.mode == LIVE and arguments.jobs:
@@ -61,7 +61,7 @@ def experiment(arguments: argparse.Namespace) -> int:
         print(f"{len(tasks)} runs ({plan.mode}), {missing} to do, in {out}")
         seconds = work.expected() if plan.mode == LIVE else None
         if seconds is not None:
-            print(f"all of them take {left_text(seconds)} if jobs run as long as they were "
+            print(f"all of them take {time_left_text(seconds)} if jobs run as long as they were "
                   "estimated to")
     except ExperimentError as error:
         raise CannotRun(str(error)) from error
@@ -74,7 +74,7 @@ def experiment(arguments: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _interrupted_by_signals() -> Iterator[None]:
-    """Let SIGTERM and a lost terminal interrupt as Ctrl-C does: the run's jobs are to be ended."""
+    """Make SIGTERM and SIGHUP (lost terminal) interrupt like Ctrl-C, so that the jobs of the run are ended."""
     def interrupt(number: int, frame: Any) -> None:
         raise KeyboardInterrupt
 

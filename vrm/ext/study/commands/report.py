@@ -1,4 +1,4 @@
-"""`vrm report`."""
+"""The command `vrm report`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _formats(text: str) -> tuple[str, ...]:
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
-    """Add the command to the program's."""
+    """Add the command to the main parser."""
     parser = command(commands, "report", report,
                      "tables and pictures of an experiment, of live or simulated runs", [],
                      "vrm report runs/sweep\nvrm report runs/sweep --out pages --format html,png")
@@ -49,14 +49,14 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 
 def report(arguments: argparse.Namespace) -> int:
-    """Report: 0 done, 2 could not."""
+    """Run `vrm report`; return 0 on success, 2 if it is impossible."""
     from vrm.system.memory import rare_collections
     with rare_collections():
         return _report(arguments)
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from vrm.ext.study.report.formats import comma_separated, joined
+    from vrm.ext.study.report.table_formats import comma_separated, joined
     from vrm.results.job_columns import JobFileError
     from vrm.ext.study.report.plotting import PictureError
     from vrm.ext.study.report.study import StudyError
@@ -88,7 +88,7 @@ def _report(arguments: argparse.Namespace) -> int:
 
 
 def _progress(text: str) -> None:
-    """What is being done, on a terminal, in one line that the next one replaces."""
+    """Show the current step on a terminal, in one line that the next call overwrites."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
@@ -103,8 +103,8 @@ def _window(begin: float | None, end: float | None) -> tuple[float, float] | Non
 
 def _write(study: Any, out: Path, formats: list[str],
            window: tuple[float, float] | None) -> int:
-    from vrm.ext.study.report import formats as texts
-    from vrm.ext.study.report.page import page
+    from vrm.ext.study.report import table_formats as texts
+    from vrm.ext.study.report.html_page import page
     from vrm.ext.study.report.study_findings import findings
     from vrm.ext.study.report.study_tables import tables
 
@@ -142,11 +142,11 @@ def _write(study: Any, out: Path, formats: list[str],
 
 def _draw(study: Any, out: Path, ending: str,
           window: tuple[float, float] | None) -> list[Path]:
-    """Every picture as a file."""
+    """Write every picture to a file; return the paths."""
     from vrm.ext.study.report import study_pictures as pictures
     from vrm.ext.study.report.study_timelines import timelines
 
-    over = list(study.averaged)
+    over = list(study.averaged_queues)
     if len(study.queues) > 1 and over == [None]:
         over += study.queues
     drawn: list[Callable[[], Iterable[Any]]] = [

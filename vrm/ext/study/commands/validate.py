@@ -1,4 +1,4 @@
-"""`vrm validate`: a live run against its replay in virtual time."""
+"""The command `vrm validate`: compares a live run with its replay in virtual time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
-    """Add the command."""
+    """Add the command to the main parser."""
     parser = command(
         commands, "validate", run, "compare a live run with its simulation", [shared],
         "vrm validate logs --known actual\nvrm validate logs --estimates estimates.csv",
@@ -38,15 +38,15 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Replay and tell."""
-    from vrm.config.own import load_own
+    """Run `vrm validate`: replay the run and print the errors."""
+    from vrm.config.own_policies import load_own
     from vrm.model.measured.speedups import SpeedError
     from vrm.ext.study.report.compare import CompareError
     from vrm.results.job_columns import JobFileError
-    from vrm.ext.study.validation.report import data, draw, table
+    from vrm.ext.study.validation.validation_report import data, draw, table
     from vrm.scheduling.registry import PolicyError
     from vrm.system.printing.text import printable_lines
-    from vrm.ext.study.validation.validate import (ValidationError, read_changes, read_lends, read_node_lends,
+    from vrm.ext.study.validation.replay import (ValidationError, read_changes, read_lends, read_node_lends,
                                            read_rows, read_rules, validate)
     from vrm.ext.measured.estimates import EstimateError, read_estimates
 
@@ -86,7 +86,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _settings(arguments: argparse.Namespace) -> Any:
-    """The settings of the configuration that is named, or that stands for a run not named."""
+    """Return the settings of the named configuration; of the default configuration if no run is named either; else
+    None."""
     named = getattr(arguments, "config", None)
     if named is None and (arguments.run is not None or default_config() is None):
         return None
@@ -94,7 +95,7 @@ def _settings(arguments: argparse.Namespace) -> Any:
 
 
 def _places(run: Path | None, settings: Any) -> tuple[Path, Path]:
-    """The run's directory and its state file."""
+    """Return the run's directory and its state file."""
     if run is not None:
         return run, run / "state"
     if settings is None:
@@ -103,7 +104,7 @@ def _places(run: Path | None, settings: Any) -> tuple[Path, Path]:
 
 
 def _neighbours(measured: Path | None, settings: Any, least: float) -> Measurements:
-    """The heatmap that orders nodes (the configuration's if it has one) and the speed-ups."""
+    """Return the heatmap that orders nodes (the configuration's if it has one) and the speed-ups."""
     from vrm.simulation.arguments import Measurements
     found = Measurements(measured)
     if settings is not None:

@@ -1,1 +1,1 @@
-"""Experiments: many runs of many scenarios on many queues, planned in one file, live or simulated."""
+"""Experiments: many runs of many scenarios on many queues, live or simulated, planned in one file."""

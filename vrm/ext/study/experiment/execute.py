@@ -1,13 +1,13 @@
-"""Carries a plan out: what is missing is run, each run in a directory of its own.
+"""Executes a plan: starts the runs that are missing, each in its own directory.
 
-| file | what it is |
+| file | content |
 |---|---|
-| `experiment.yaml`, `experiment.json` | the plan as written, and as understood |
+| `experiment.yaml`, `experiment.json` | the plan as written, and as parsed |
 | `inputs/` | the queues and heatmaps of the runs |
-| `SCENARIO.QUEUE.REPETITION/` | a run: config.yaml, jobs.csv, run.json and what else vrm writes |
+| `SCENARIO.QUEUE.REPETITION/` | a run: config.yaml, jobs.csv, run.json and the other files that vrm writes |
 
-A run is complete when its run.json says so; that is written last. A live run that was cut short is
-done anew, for its jobs have waited while nothing ran.
+A run is complete when its run.json says so; this is written last. A live run that was interrupted is repeated from
+the beginning, because its jobs have waited while nothing ran.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import yaml
 
-from vrm.config.own import copy_own, load_own
+from vrm.config.own_policies import copy_own, load_own
 from vrm.config.schema import dump, load
 from vrm.ext.study.experiment import record
-from vrm.ext.study.experiment.plan import LIVE, Plan, ExperimentRun, mix_of, programs_of
+from vrm.ext.study.experiment.experiment_plan import LIVE, Plan, ExperimentRun, mix_of, programs_of
 from vrm.model.job import Job, JobState
 from vrm.results.jobs import read_jobs
 from vrm.results.metrics import makespan, ran
-from vrm.simulation.inputs import QueueWorkload, is_drawn
+from vrm.simulation.inputs import QueueWorkload, is_generated
 from vrm.ext.generate.generator import write_at_once
 from vrm.workload.submission import Submission
 
-Tell = Callable[[str], None]
+Reporter = Callable[[str], None]
 COMPLETE, CUT_SHORT, MISSING = "complete", "cut short", "to do"
 MACHINE = "machine.yaml"
-"""What the machine file of simulated runs is called under `inputs/`."""
+"""Name of the machine file of simulated runs under `inputs/`."""
 
-_TOO_LONG = -1  # instead of an exit status: the run was ended at the experiment's Limit
+_LIMIT_EXCEEDED = -1  # instead of an exit status: the run was stopped at the experiment's Limit
 
 
 class ExperimentError(Exception):
-    """An experiment that cannot be carried out; the text says why and what to do."""
+    """An experiment that cannot be executed; the text gives the reason and the remedy."""
 
 
 @dataclass(frozen=True)
 class ExperimentTask:
-    """A run with its place: `inputs` are its files as they stand under the experiment's
-    directory, `fingerprint` is equal for runs that do the same."""
+    """A run with its directory. `workload` is its input, relative to the experiment's directory unless synthetic;
+    `config` is the text of its configuration; `fingerprint` is equal for runs with equal inputs and settings."""
 
     run: ExperimentRun
     number: int
@@ -66,23 +66,24 @@ class ExperimentTask:
     config: str
     fingerprint: str
     state: str
-    seconds: float = 0.0  # that it took, if it is complete
+    seconds: float = 0.0  # duration, if the run is complete
 
 
 class Experiment:
-    """A plan and the directory where it is carried out. Raises ExperimentError when another
-    experiment, or this one with other settings, has been carried out there."""
+    """A plan and the directory in which it is executed. `tell` prints a line of progress, `workers` is the number
+    of simulations at a time. Raises ExperimentError if the directory holds another experiment, or this one with
+    other settings."""
 
-    def __init__(self, plan: Plan, out: Path, tell: Tell, workers: int | None = None) -> None:
+    def __init__(self, plan: Plan, out: Path, tell: Reporter, workers: int | None = None) -> None:
         self.plan = plan
         self.out = out
         self.tell = tell
         self.workers = workers
 
-    # What there is to do.
+    # Tasks.
 
     def tasks(self) -> list[ExperimentTask]:
-        """All runs in the order in which they go, with what has become of them so far."""
+        """Return all runs in the order of execution, with their state (complete, cut short or to do)."""
         return [self._task(run, number) for number, run in enumerate(self.plan.runs, 1)]
 
     def _task(self, run: ExperimentRun, number: int) -> ExperimentTask:
@@ -100,10 +101,10 @@ class Experiment:
         if self.plan.machine is not None:
             contents.append(self.plan.machine.read_bytes())
         applications["Queue"] = f"../{workload}".replace("$", "$$") \
-            if not is_drawn(workload) else "queue"
+            if not is_generated(workload) else "queue"
         keys.update(Log=".", State="state", Directory=".")
         told = {**keys, "Applications": {**applications, "Path": ""}}
-        # What 0.1.0 did not have leaves the fingerprint as it was, unless it is used.
+        # Keys that vrm 0.1.0 did not have do not change the fingerprint unless they are used.
         del told["Applications"]["RunIn"]
         told["Launcher"] = {key: value for key, value in keys["Launcher"].items()
                             if key != "Stamp" or value}
@@ -111,7 +112,7 @@ class Experiment:
             del told["Applications"]["Programs"]
         told = {key: value for key, value in told.items()
                 if value or key not in ("NodeClasses", "Licences")}
-        applications["RunIn"] = "."  # what the jobs of a run write stays with it
+        applications["RunIn"] = "."  # files that jobs write stay in the directory of the run
         text = json.dumps([told, self.plan.mode, workload, run.queue.jobs, run.queue.load],
                           sort_keys=True)
         found = hashlib.sha256(text.encode())
@@ -139,8 +140,8 @@ class Experiment:
                     float(known.get("seconds") or 0) if complete else 0.0)
 
     def expected(self) -> float | None:
-        """Seconds that a live experiment takes if every job runs as long as it was estimated to;
-        None where that cannot be told. It is what the simulator says."""
+        """Return the seconds that a live experiment takes, according to the simulator, if every job runs as long as
+        its estimate; None if the topology of this machine cannot be read."""
         from vrm.live.nodes.geometry import geometry
         from vrm.live.nodes.topology import TopologyError
         from vrm.simulation.library import choices_of, simulate
@@ -161,9 +162,9 @@ class Experiment:
     # Inputs.
 
     def _input(self, run: ExperimentRun) -> str:
-        """The run's workload: a file below the experiment's directory, or a synthetic one."""
+        """Return the run's workload: a path relative to the experiment's directory, or the text of a synthetic one."""
         queue = run.queue
-        if is_drawn(queue.source):
+        if is_generated(queue.source):
             return f"{':'.join(queue.source.split(':')[:3])}:{run.seed}"
         if queue.generate is not None:
             return f"inputs/{queue.name}-{run.seed}"
@@ -180,12 +181,12 @@ class Experiment:
         if run.queue.generate is not None:
             mix = mix_of(run.queue.generate, run.seed or 0)
             return "".join(f"{line}\n" for line in mix.lines()).encode()
-        if is_drawn(run.queue.source):
+        if is_generated(run.queue.source):
             return b""
         return Path(run.queue.source).read_bytes()
 
     def _prepare(self, tasks: Sequence[ExperimentTask]) -> None:
-        """Write the plan and the inputs. What is complete has had the same ones."""
+        """Write the plan and the inputs. Runs that are complete had the same inputs (see the fingerprint)."""
         inputs = self.out / "inputs"
         inputs.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(self.plan.file, self.out / "experiment.yaml")
@@ -199,7 +200,7 @@ class Experiment:
             if heatmap is not None and heatmap not in done:
                 shutil.copyfile(heatmap, inputs / self._heatmap(heatmap))
                 done.add(heatmap)
-            if task.workload in done or is_drawn(task.workload):
+            if task.workload in done or is_generated(task.workload):
                 continue
             done.add(task.workload)
             target = self.out / task.workload
@@ -209,11 +210,11 @@ class Experiment:
             else:
                 shutil.copyfile(queue.source, target)
 
-    # Carrying out.
+    # Execution.
 
     def run(self) -> bool:
-        """Run what is missing; True when all jobs of all runs succeeded. Raises ExperimentError
-        when runs failed, once the others are done, and KeyboardInterrupt."""
+        """Execute the missing runs; return True if all jobs of all runs succeeded. Raises ExperimentError if runs
+        failed, after the other runs are done, and KeyboardInterrupt."""
         self.out.mkdir(parents=True, exist_ok=True)
         with self._owned():
             tasks = self.tasks()
@@ -242,20 +243,20 @@ class Experiment:
             yield
 
     def _begin(self, task: ExperimentTask, mpi: str | None) -> dict[str, Any]:
-        """Write what is known of a run before it begins."""
+        """Write the configuration and the record of a run before it starts."""
         task.directory.mkdir(parents=True, exist_ok=True)
         _write_config(task)
         return begin(task, self.plan, mpi)
 
     def _told(self, task: ExperimentTask, total: int, left: Sequence[ExperimentTask], done: Sequence[float],
               lanes: int = 1) -> None:
-        """A line of progress: the run, what came of it, and how long the others may take."""
+        """Print a line of progress: the run, its result, and the estimated time left (`lanes` runs at a time)."""
         everyone = list(read_jobs(task.directory / "jobs.csv"))
         rows = ran(everyone)
         text = f"[{total - len(left)}/{total}] {task.run.name}: {len(rows)} jobs in " \
                f"{makespan(rows):.0f} s"
         if left and done:
-            text += f"; {left_text(sum(done) / len(done) * len(left) / lanes)} left"
+            text += f"; {time_left_text(sum(done) / len(done) * len(left) / lanes)} left"
         self.tell(text)
         bad = [row for row in everyone if row.status != JobState.COMPLETED]
         if bad:
@@ -274,14 +275,14 @@ class Experiment:
             begun, before = time.time(), _version(task.directory / "jobs.csv")
             status = self._child(task, *["--fresh"] * fresh)
             if status == 2 and fresh:
-                # Its manager was killed and its jobs may still run: follow them to their end first.
+                # Its manager was killed and its jobs may still run: wait for their end first.
                 self._child(task)
                 known, begun = self._begin(task, mpi), time.time()
                 status = self._child(task, "--fresh")
-            # A manager that crashed ends with 1, too, but leaves no records of its own.
+            # A manager that crashed also exits with 1, but writes no jobs.csv.
             if status not in (0, 1) or _version(task.directory / "jobs.csv") in (None, before):
                 output = (task.directory / "output").read_text(errors="replace").splitlines()
-                reason = f"it took more than {self.plan.limit:g} s" if status == _TOO_LONG else \
+                reason = f"it took more than {self.plan.limit:g} s" if status == _LIMIT_EXCEEDED else \
                     output[-1] if output else f"exit status {status}"
                 failed.append((task, reason))
                 self.tell(f"!! {task.run.name}: {reason}")
@@ -294,8 +295,8 @@ class Experiment:
 
     @staticmethod
     def _checked(tasks: Sequence[ExperimentTask]) -> str:
-        """Check that every scenario can run here before the first one does; the MPI's version.
-        Raises ConfigError and RunError as a manager would."""
+        """Check that every scenario can run on this machine before the first run starts; return the MPI versions.
+        Raises ConfigError and RunError as a manager does."""
         from vrm.live.site.setup import prepare
         found: dict[str, str] = {}
         for task in tasks:
@@ -306,7 +307,7 @@ class Experiment:
         return ", ".join(dict.fromkeys(found.values()))
 
     def _child(self, task: ExperimentTask, *options: str) -> int:
-        """Run the manager to its end; its exit status."""
+        """Run the manager until it exits; return its exit status, or `_LIMIT_EXCEEDED` at the Limit."""
         command = [sys.executable, "-m", "vrm.cli", "-c", "config.yaml", "--once", *options]
         libc = ctypes.CDLL(None)
 
@@ -314,20 +315,20 @@ class Experiment:
             libc.prctl(1, signal.SIGTERM, 0, 0, 0)  # PR_SET_PDEATHSIG
 
         with open(task.directory / "output", "w", encoding="utf-8") as output:
-            # In a session of its own: Ctrl-C reaches it through us, once.
+            # In its own session, so that Ctrl-C reaches it only once, through this process.
             child = subprocess.Popen(command, cwd=task.directory, stdin=subprocess.DEVNULL,
                                      stdout=output, stderr=subprocess.STDOUT,
                                      start_new_session=True, preexec_fn=die_with_parent)
             try:
                 return child.wait(self.plan.limit or None)
             except subprocess.TimeoutExpired:
-                return _TOO_LONG
+                return _LIMIT_EXCEEDED
             finally:
                 if child.poll() is None:
-                    child.terminate()  # it ends its jobs, and itself
+                    child.terminate()  # it ends its jobs, then exits
                     child.wait()
 
-    # Simulated.
+    # Simulation.
 
     def _simulate(self, tasks: Sequence[ExperimentTask], done: list[float]) -> list[tuple[ExperimentTask, str]]:
         from vrm.ext.study.experiment.matrix import run_all
@@ -354,14 +355,14 @@ class Experiment:
 
 
 def _write_config(task: ExperimentTask) -> None:
-    """Write the configuration of a run, and with it the files of the user's own policies."""
+    """Write the configuration of a run and copy the files of the user's own policies next to it."""
     (task.directory / "config.yaml").write_text(task.config, encoding="utf-8")
     settings = task.run.scenario.settings
     copy_own(settings.rules.own().values(), settings.base, task.directory, settings.trust)
 
 
 def _submissions(run: ExperimentRun) -> Iterable[Submission]:
-    """The jobs of a queue file or of a mix, each running as long as it was estimated to."""
+    """Return the jobs of a queue file or of a mix; each runs as long as its estimate."""
     if run.queue.generate is None:
         return QueueWorkload(run.queue.source)
     found, time = [], 0.0
@@ -373,7 +374,7 @@ def _submissions(run: ExperimentRun) -> Iterable[Submission]:
 
 
 def begin(task: ExperimentTask, plan: Plan, mpi: str | None) -> dict[str, Any]:
-    """Write the record of a run that begins, and return it."""
+    """Write the record of a run that starts, and return it."""
     run = task.run
     settings = run.scenario.settings
     known: dict[str, Any] = {
@@ -393,10 +394,10 @@ def begin(task: ExperimentTask, plan: Plan, mpi: str | None) -> dict[str, Any]:
 
 
 def _command(task: ExperimentTask, plan: Plan) -> str:
-    """What repeats the run, in its directory."""
+    """Return the command that repeats the run in its directory."""
     if plan.mode == LIVE:
         return "vrm -c config.yaml --fresh"
-    workload = task.workload if is_drawn(task.workload) else f"../{task.workload}"
+    workload = task.workload if is_generated(task.workload) else f"../{task.workload}"
     options = [f"--jobs {task.run.queue.jobs}"] if task.run.queue.jobs else []
     options += [f"--load {task.run.queue.load:g}"] if task.run.queue.load != 1 else []
     options += [f"--machine ../inputs/{MACHINE}"] if plan.machine is not None else []
@@ -404,7 +405,7 @@ def _command(task: ExperimentTask, plan: Plan) -> str:
 
 
 def end(directory: Path, known: dict[str, Any], begun: float, status: int) -> None:
-    """Complete the record of a run."""
+    """Complete the record of a run; `begun` is its start in seconds since the epoch, `status` its exit status."""
     now = time.time()
     record.write_record(directory, {
         **known, "complete": True, "exit_status": status, "started": record.moment(begun),
@@ -413,7 +414,7 @@ def end(directory: Path, known: dict[str, Any], begun: float, status: int) -> No
 
 
 def simulate_run(task: ExperimentTask, plan: Plan) -> None:
-    """Carry out a simulated run, in a process of its own."""
+    """Execute a simulated run; called in a separate process."""
     from vrm.simulation.arguments import Recording
     from vrm.simulation.library import choices_of, simulate, write_summary
     from vrm.workload.swf import Selection
@@ -422,7 +423,7 @@ def simulate_run(task: ExperimentTask, plan: Plan) -> None:
     settings = load(task.directory / "config.yaml")
     for text in settings.rules.own().values():
         load_own(text, settings.base, settings.trust)
-    path = task.workload if is_drawn(task.workload) else \
+    path = task.workload if is_generated(task.workload) else \
         str(task.directory.parent / task.workload)
     machine = {} if plan.machine is None else {"machine": task.directory.parent / "inputs" / MACHINE}
     outcome = simulate(path, selection=Selection(load=task.run.queue.load, jobs=task.run.queue.jobs),
@@ -436,7 +437,7 @@ def simulate_run(task: ExperimentTask, plan: Plan) -> None:
 
 
 def _version(path: Path) -> tuple[int, int] | None:
-    """What changes when a file is written anew; None where there is none."""
+    """Return a value that changes when the file is replaced (inode and modification time); None without a file."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -444,8 +445,8 @@ def _version(path: Path) -> tuple[int, int] | None:
     return found.st_ino, found.st_mtime_ns
 
 
-def left_text(seconds: float) -> str:
-    """A time that is only about right: `40 s`, `12 min`, `3.5 h`."""
+def time_left_text(seconds: float) -> str:
+    """Return a rounded time as text: `40 s`, `12 min`, `3.5 h`."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     if seconds < 5400:

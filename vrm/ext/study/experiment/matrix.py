@@ -1,8 +1,8 @@
-"""Many runs: every policy on every workload with every seed, on all cores or many machines.
+"""Runs a matrix of simulations: every policy on every workload with every seed, on all cores or many machines.
 
-A run leaves one JSON file named by its cell. Cells whose file is there are not run again, so a
-matrix that was stopped continues where it was. Engines: processes of this machine; mpi4py.futures
-(`mpiexec -n 64 python -m mpi4py.futures my_matrix.py`) or a Dask client, both optional.
+A run writes one JSON file named after its cell. Cells whose file exists are skipped, so a matrix that was stopped
+continues. Engines: processes on this machine; optional: mpi4py.futures
+(`mpiexec -n 64 python -m mpi4py.futures my_matrix.py`) or a Dask client.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ Task = TypeVar("Task")
 
 
 class MatrixError(ValueError):
-    """A matrix that cannot be run; the text says why."""
+    """A matrix that cannot be run, or whose runs failed; the text gives the reason."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run: a workload under a policy, with a seed where the workload is drawn.
+    """One run: a workload under a policy, with a seed if the workload is synthetic.
 
-    `workload` is the path of a file, or `lublin:PROCESSORS:JOBS` for a synthetic one; `choices`
-    are texts and numbers (so that they have a name) by the names of fields: those of `Rules`,
-    `Measurements`, `Timetable` and `Recording`, and `nodes`, `sockets`, `cores` and `machine`.
+    `workload` is the path of a file, or `lublin:PROCESSORS:JOBS` for a synthetic one. `choices` are pairs of a
+    field name and a text or number (they are part of the name): the fields of `Rules`, `Measurements`, `Timetable`
+    and `Recording`, and `nodes`, `sockets`, `cores` and `machine`.
     """
 
     workload: str
@@ -50,9 +50,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Policies x workloads x seeds; `policies` are choices as those of a `Cell`.
+    """Policies x workloads x seeds. `policies` are mappings of the choices of a `Cell`.
 
-    `common` is given to every run (nodes, sockets, cores, ...).
+    `common` are choices of every run (nodes, sockets, cores, ...).
     """
 
     workloads: Sequence[str]
@@ -61,7 +61,7 @@ class Matrix:
     common: Mapping[str, Any] = field(default_factory=dict)
 
     def cells(self) -> Iterator[Cell]:
-        """All runs; files are not drawn and have one seed."""
+        """Yield all runs; a workload that is a file is not random and has only the first seed."""
         for workload, policy in itertools.product(self.workloads, self.policies):
             choices = tuple(sorted({**self.common, **policy}.items()))
             for seed in self.seeds if workload.startswith("lublin:") else self.seeds[:1]:
@@ -69,12 +69,11 @@ class Matrix:
 
     def run(self, out: str | Path, executor: Any = None,
             workers: int | None = None) -> list[dict[str, Any]]:
-        """Run what is missing under the directory `out` and return the results of all cells.
+        """Run the missing cells, write their files to the directory `out`, and return the results of all cells.
 
-        `executor` is anything with `submit(function, ...)` that gives futures: MPIPoolExecutor of
-        mpi4py.futures, a Dask client; None is a pool of `workers` processes (all cores unless
-        given). A cell that fails does not stop the others. Raises MatrixError at the end when
-        some failed, with the first reason.
+        `executor` is any object with `submit(function, ...)` that returns futures: MPIPoolExecutor of
+        mpi4py.futures, or a Dask client; None is a pool of `workers` processes (default: all cores). A cell that
+        fails does not stop the others. Raises MatrixError at the end if some failed, with the first reason.
         """
         directory = Path(out)
         directory.mkdir(parents=True, exist_ok=True)
@@ -92,11 +91,10 @@ class Matrix:
 def run_all(function: Callable[[Task], Any], tasks: Sequence[Task], executor: Any = None,
             workers: int | None = None, done: Callable[[Task, Exception | None], None] =
             lambda task, error: None) -> list[tuple[Task, Exception]]:
-    """Call a function for every task, many at a time; those that failed, and why.
+    """Call `function` for every task, several at a time; return the failed tasks with their exceptions.
 
-    `executor` is as for `Matrix.run`. `done(task, error)` is told of each task, in their order. A
-    task that fails does not stop the others; KeyboardInterrupt does, and what has not begun then
-    is not begun.
+    `executor` as for `Matrix.run`. `done(task, error)` is called for each task, in their order. A task that fails
+    does not stop the others. KeyboardInterrupt does: tasks that have not started then are cancelled.
     """
     own = None
     if executor is None:
@@ -108,7 +106,7 @@ def run_all(function: Callable[[Task], Any], tasks: Sequence[Task], executor: An
             error: Exception | None = None
             try:
                 future.result()
-            except Exception as raised:  # whatever a run raises is told once the others are done
+            except Exception as raised:  # every error of a run is reported after the others are done
                 error = raised
                 failed.append((task, error))
             done(task, error)
@@ -119,7 +117,7 @@ def run_all(function: Callable[[Task], Any], tasks: Sequence[Task], executor: An
 
 
 def run_cell(cell: Cell, directory: str) -> str:
-    """Run a cell and write its file, which appears only when it is whole; returns its name."""
+    """Run a cell and write its file atomically (a partial file never has this name); return the file's name."""
     from vrm.simulation.arguments import by_name
     from vrm.simulation.library import simulate
     drawn = cell.workload.startswith("lublin:")
@@ -137,7 +135,7 @@ def run_cell(cell: Cell, directory: str) -> str:
 
 
 def mpi_executor() -> Any:
-    """An executor over the ranks of an MPI job; MatrixError when mpi4py is not installed."""
+    """Return an executor that uses the ranks of an MPI job. Raises MatrixError if mpi4py is not installed."""
     try:
         from mpi4py.futures import MPIPoolExecutor
     except ImportError as error:

@@ -1,6 +1,6 @@
-"""What is known of a run beside its results: versions, machine, inputs, seeds and times.
+"""The record of a run apart from its results: versions, machine, inputs, seeds and times.
 
-It is kept in run.json, so that another person can repeat the run and judge what differs.
+It is stored in run.json, so that another person can repeat the run and see what differs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RECORD = "run.json"
 
 
 def read_record(directory: Path) -> dict[str, Any] | None:
-    """The record of a run's directory; None where there is none, ValueError where it is damaged."""
+    """Return the record in a run's directory; None if there is none. Raises ValueError if it is damaged."""
     path = directory / RECORD
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -39,17 +39,17 @@ def read_record(directory: Path) -> dict[str, Any] | None:
 
 
 def write_record(directory: Path, record: dict[str, Any]) -> None:
-    """Replace the record of a run's directory, whole or not at all."""
+    """Replace the record in a run's directory atomically."""
     write_atomically(directory / RECORD, json.dumps(record, indent=2) + "\n")
 
 
 def moment(time: float) -> str:
-    """A time since the epoch (s) as people and programs read it, with the offset of the zone."""
+    """Return a time (seconds since the epoch) as ISO 8601 text with the offset of the time zone."""
     return datetime.fromtimestamp(time).astimezone().isoformat(timespec="seconds")
 
 
 def versions(mpi: str | None) -> dict[str, str]:
-    """What the results depend on; `source` tells vrm's very files."""
+    """Return the versions of the software that the results depend on; `source` is a digest of vrm's source files."""
     found = {"vrm": vrm.__version__, "source": _source(),
              "python": platform.python_version(), "numpy": metadata.version("numpy")}
     return {**found, "mpi": mpi} if mpi else found
@@ -62,7 +62,7 @@ def _source() -> str:
 
 
 def digest(paths: Iterable[Path]) -> str:
-    """A fingerprint of files: the first 16 hex digits of the SHA-256 of their contents."""
+    """Return a fingerprint of files: the first 16 hex digits of the SHA-256 of their contents."""
     found = hashlib.sha256()
     for path in paths:
         with open(path, "rb") as file:
@@ -75,7 +75,7 @@ def digest(paths: Iterable[Path]) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """What the machine is: processor, usable cores, memory (bytes), kernel, load (1, 5, 15 min)."""
+    """Describe this machine: processor, usable cores, memory (bytes), kernel, load (1, 5, 15 min)."""
     found: dict[str, Any] = {
         "host": platform.node(), "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)), "memory": _memory(),
@@ -84,12 +84,12 @@ def machine() -> dict[str, Any]:
     try:
         found["sockets"] = list(read_topology().node.sockets)
     except TopologyError:
-        pass  # a system that does not show its sockets; the cores are told above
+        pass  # a system that does not show its sockets; the number of cores is already known
     return found
 
 
 def _memory() -> int:
-    """The machine's memory in bytes."""
+    """Return the machine's memory in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
@@ -100,11 +100,11 @@ def _processor() -> str:
                 if line.startswith("model name"):
                     return line.partition(":")[2].strip()
     except OSError:
-        pass  # not everywhere is /proc; the architecture is all there is then
+        pass  # without /proc only the architecture is known
     return platform.processor() or platform.machine()
 
 
 def programs(file_of: Callable[[str, str], Path], wanted: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """The fingerprints of programs, by their paths where jobs name these, else by name; `file_of`
-    gives the file of name and path ("": none)."""
+    """Return the fingerprints of programs by their paths if jobs name paths, else by name. `file_of(app, file)`
+    returns the file of a program ("": no path given)."""
     return {file or app: digest([file_of(app, file)]) for app, file in wanted}

@@ -1,1 +1,1 @@
-"""Pages, tables and pictures of runs that have ended, and of many of them."""
+"""Reports on runs that have ended: HTML pages, tables and pictures, of one run or many."""

@@ -1,4 +1,4 @@
-"""Runs of one workload side by side, as a table and as a picture.
+"""Compares runs of one workload, as a table and as a picture.
 
 A run is the `--out` of `vrm simulate` or the directory of a live manager; both hold a `jobs.csv`.
 """
@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 from collections.abc import Sequence
 
-from vrm.model.forms import shapes
+from vrm.model.forms import json_checks
 from vrm.model.rules import KEYS, Rules
 from vrm.ext.study.report.job_table import JobTable
-from vrm.ext.study.report.plotting import label_of, picture
+from vrm.ext.study.report.plotting import chart_label, picture
 from vrm.results import state
 from vrm.results.energy import energy_of
 from vrm.results.job_columns import JobFileError
@@ -26,26 +26,25 @@ from vrm.results.summary import Distribution, distribution, mean
 from vrm.system.files import read_regular
 from vrm.system.printing.output import boxed
 
-# Okabe and Ito, "Color universal design" (2008), without black and the yellow that white drowns.
+# Okabe and Ito, "Color universal design" (2008), without black, and without yellow (invisible on white).
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7")
 STYLES = ("solid", "dashed", "dotted")
-POINTS = 800  # of a curve; more cannot be seen and make large files
+POINTS = 800  # points of a curve; more are invisible and make the files large
 TICKS = ((0, "0"), (1, "1 s"), (10, "10 s"), (60, "1 min"), (600, "10 min"), (3600, "1 h"),
          (36000, "10 h"), (345600, "4 d"), (3456000, "40 d"), (34560000, "400 d"))
 
 
 class CompareError(Exception):
-    """Runs that cannot be compared; the text names the place and the mend."""
+    """Runs that cannot be compared; the text names the place and the remedy."""
 
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """What is compared of a run, over all of its jobs that ran, completed or not.
+    """The figures of a run that are compared, over all of its jobs that ran, completed or not.
 
-    `rules` and `processors` are None where the directory does not have them. `waits` are the
-    waiting times (s), lowest first; the slowdown is bounded by `vrm.results.metrics.THRESHOLD`.
-    `work` is equal for two runs of the same jobs. `energy` are figures of `vrm.results.energy.energy_of`, if any
-    are known.
+    `rules` and `processors` are None if the directory does not contain them. `waits` are the waiting times (s) in
+    ascending order. The slowdown is bounded by `vrm.results.metrics.THRESHOLD`. `work` is equal for two runs of the
+    same jobs. `energy` are the figures of `vrm.results.energy.energy_of`, empty if unknown.
     """
 
     name: str
@@ -66,12 +65,12 @@ class ComparedRun:
         return self.wait.mean or 0.0
 
     def ratio(self, first: ComparedRun) -> float | None:
-        """The mean wait as a multiple of another run's; None where jobs of that did not wait."""
+        """Return the mean waiting time divided by that of `first`; None if the jobs of `first` did not wait."""
         return self.mean_wait / first.mean_wait if first.mean_wait else None
 
 
 def read_runs(directories: Sequence[str]) -> list[ComparedRun]:
-    """The runs, named by their directories, or by their paths where two are called the same.
+    """Read the runs; each is named after its directory, or by its path if two directories have the same name.
 
     Raises CompareError.
     """
@@ -95,16 +94,16 @@ def _read(directory: Path, name: str) -> ComparedRun:
     wait, slowdown = distribution(jobs.wait), mean(jobs.bounded_slowdown())
     if slowdown is None:
         raise CompareError(f"{path}: none of its {len(table)} jobs ran; there is nothing to compare")
-    rules, processors = circumstances(directory)
+    rules, processors = rules_and_cores(directory)
     first, last = jobs.whole
     same = hash(frozenset(compress(zip(table.columns["id"], table.columns["procs"]), table.chosen.tolist())))
     return ComparedRun(name, directory, rules, processors, sorted(jobs.wait.tolist()), wait, slowdown,
                jobs.utilisation(processors) if processors else None, last - first, same, energy_of(table.drawn))
 
 
-def circumstances(directory: Path) -> tuple[Rules | None, int | None]:
-    """How a run was scheduled, and the number of cores: a simulation has them in summary.json, a
-    live run in what it shows (`state`)."""
+def rules_and_cores(directory: Path) -> tuple[Rules | None, int | None]:
+    """Return the rules and the number of cores of a run: from summary.json for a simulation, from the file `state`
+    for a live run; (None, None) if neither exists. Raises CompareError for a damaged file."""
     for name in ("summary.json", "state"):
         path = directory / name
         try:
@@ -115,7 +114,7 @@ def circumstances(directory: Path) -> tuple[Rules | None, int | None]:
                 found = state.read(path, ("scheduling", "nodes"))
                 record = found["scheduling"]
                 cores = sum(len(socket) for node in found["nodes"] for socket in node["sockets"])
-            if not shapes.positive(cores):
+            if not json_checks.positive(cores):
                 raise ValueError("the cores are wrong")
             return Rules.read(record), cores
         except FileNotFoundError:
@@ -132,12 +131,12 @@ def circumstances(directory: Path) -> tuple[Rules | None, int | None]:
 
 
 def table(runs: Sequence[ComparedRun]) -> str:
-    """The runs as a table, a row each, and below it what holds for all."""
-    # A placement that all have is printed once.
+    """Return the runs as a table, one row per run, followed by notes that apply to all."""
+    # If all runs have the same placement, it is printed once.
     placements = {run.rules.policy if run.rules else None for run in runs}
     common = next(iter(placements)) if len(placements) == 1 else None
     means = sorted(run.mean_wait for run in runs)
-    unit = unit_of([means[len(means) // 2]])  # a unit for most of them
+    unit = unit_of([means[len(means) // 2]])  # the unit that suits most of them
     whole = unit_of(run.makespan for run in runs)
     heads = ["run", "policy", "jobs", f"mean wait [{unit.name}]", "median", "95 %", "max", "slowdown",
              "used", f"makespan [{whole.name}]", "ratio",
@@ -167,15 +166,15 @@ def table(runs: Sequence[ComparedRun]) -> str:
 
 
 def _energy(run: ComparedRun, wanted: bool) -> list[str]:
-    """The energy and the highest power of a run, where those of any are known."""
+    """Return the energy and the highest power of a run as cells; no cells unless `wanted`."""
     found = run.energy
     return [f"{found['energy'] / 1e6:.2f}" if found else "-",
             f"{found['highest_power']:.0f}" if found else "-"] if wanted else []
 
 
 def _parts(rules: Rules | None, others: Sequence[str], common: bool) -> list[str | None]:
-    """What a run's rules are called; `others` are the keys that differ between runs besides the
-    policies, `common` says that all have one placement."""
+    """Return the names of a run's policies; `others` are the other keys that differ between runs, `common` means
+    that all runs have the same placement."""
     if rules is None:
         return [policy_name(None, None)]
     return [policy_name(rules.algorithm, rules.backfill), None if common else rules.policy,
@@ -183,7 +182,7 @@ def _parts(rules: Rules | None, others: Sequence[str], common: bool) -> list[str
 
 
 def figure(value: float | None) -> str:
-    """A number with the digits that say something: `0.04`, `12.3`, `1029965`."""
+    """Return a number with its significant digits: `0.04`, `12.3`, `1029965`."""
     return "-" if value is None else digits(value)
 
 
@@ -191,7 +190,7 @@ _UNKNOWN = dict.fromkeys(key.record or name for name, key in KEYS.items() if key
 
 
 def data(runs: Sequence[ComparedRun]) -> dict[str, Any]:
-    """The runs as data for `json.dumps`; seconds, shares from 0 to 1, None where not known."""
+    """Return the runs as data for `json.dumps`: seconds, shares from 0 to 1, None for unknown values."""
     return {"bounded_slowdown_threshold": THRESHOLD, "runs": [{
         "name": run.name, "directory": str(run.directory),
         **(run.rules.record() if run.rules else _UNKNOWN), "processors": run.processors,
@@ -206,8 +205,8 @@ def data(runs: Sequence[ComparedRun]) -> dict[str, Any]:
 
 
 def draw(runs: Sequence[ComparedRun], path: Path) -> None:
-    """Draw the runs into a PNG or SVG file: mean wait, mean bounded slowdown, and the share of
-    jobs that waited at most so long. Raises CompareError."""
+    """Draw the runs into a PNG or SVG file: mean waiting time, mean bounded slowdown, and the distribution of the
+    waiting times. Raises CompareError."""
     # 9 inches are 900 px of a page, 9 points 12 px.
     with picture(path, CompareError, "leave --out away for the table", 9,
                  max(3.6, 1.6 + 0.44 * len(runs))) as shape:
@@ -222,15 +221,15 @@ def draw(runs: Sequence[ComparedRun], path: Path) -> None:
 
 
 def _look(index: int) -> tuple[str, str]:
-    """Colour and line style of a run."""
+    """Return the colour and line style of a run."""
     return COLOURS[index % len(COLOURS)], STYLES[index // len(COLOURS) % len(STYLES)]
 
 
 def _values(axes: Any, runs: Sequence[ComparedRun], values: Sequence[float], title: str,
             words: Sequence[str], named: Sequence[tuple[float, str]] = ()) -> None:
-    """A value of each run: as bars from 0, or, where these would be stumps beside the longest, as
-    points on a logarithmic axis, on which a length would mean nothing. `named` are the ticks of
-    an axis of times."""
+    """Draw one value per run: as bars from 0; if the shortest bar would be too short compared with the longest, as
+    points on a logarithmic axis (where the length of a bar has no meaning). `named` are the ticks of an axis of
+    times."""
     lines = range(len(runs))
     colours = [_look(index)[0] for index in lines]
     least, most = min(values), max(values)
@@ -240,7 +239,7 @@ def _values(axes: Any, runs: Sequence[ComparedRun], values: Sequence[float], tit
         for at, value, text in zip(lines, values, words):
             axes.annotate(text, (value, at), (7, 0), textcoords="offset points", va="center",
                           fontsize=8)
-        axes.set_xlim(least / 2, most * (most / least) ** 0.35)  # room for the number at the last
+        axes.set_xlim(least / 2, most * (most / least) ** 0.35)  # space for the number at the largest point
         axes.set_xlabel("logarithmic", fontsize=8)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.set_ylim(-0.6, len(runs) - 0.4)
@@ -262,7 +261,7 @@ def _values(axes: Any, runs: Sequence[ComparedRun], values: Sequence[float], tit
             axes.xaxis.set_major_locator(_steps_of(unit.seconds, most))
         else:
             axes.locator_params(axis="x", nbins=5)
-    axes.set_yticks(lines, [label_of(run.name) for run in runs])
+    axes.set_yticks(lines, [chart_label(run.name) for run in runs])
     axes.tick_params(axis="y", length=0)
     axes.invert_yaxis()
     axes.set_title(title)
@@ -270,7 +269,7 @@ def _values(axes: Any, runs: Sequence[ComparedRun], values: Sequence[float], tit
 
 
 def _steps_of(unit: float, most: float) -> Any:
-    """Ticks at round numbers of a unit (s)."""
+    """Return ticks at round numbers of a unit (s)."""
     from matplotlib.ticker import FixedLocator, MaxNLocator
     ticks = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(0, max(most, 1e-9) / unit)
     return FixedLocator([tick * unit for tick in ticks])
@@ -282,9 +281,9 @@ def _curves(axes: Any, runs: Sequence[ComparedRun]) -> None:
         colour, style = _look(index)
         times, shares = steps(run.waits)
         axes.step([*times, right], [*shares, 1], where="post", color=colour, linestyle=style,
-                  linewidth=1.6, label=label_of(run.name))
+                  linewidth=1.6, label=chart_label(run.name))
     wide = right > 100
-    if wide:  # linear up to 1 s, so that jobs that did not wait have their place at 0
+    if wide:  # linear up to 1 s, so that jobs that did not wait are drawn at 0
         axes.set_xscale("symlog", linthresh=1, linscale=0.5)
         axes.minorticks_off()
         shown = [(at, text) for at, text in TICKS if at <= right]
@@ -297,13 +296,13 @@ def _curves(axes: Any, runs: Sequence[ComparedRun]) -> None:
     axes.set_axisbelow(True)
     axes.set_xlabel("waiting time (logarithmic from 1 s on)" if wide else "waiting time in seconds", fontsize=8)
     axes.set_ylabel("share of jobs that waited this long or less", fontsize=8)
-    # Above the panel, where no curve can be.
+    # Above the panel, where it hides no curve.
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncol=2, fontsize=8, frameon=False)
 
 
 def steps(waits: Sequence[float]) -> tuple[list[float], list[float]]:
-    """The empirical distribution of sorted values: at each of the times, the share (0 to 1) of
-    values that are not above it. At most about POINTS steps, the first and the last among them."""
+    """Return the empirical distribution of sorted values: times, and for each the share (0 to 1) of values that are
+    not greater. At most about POINTS steps, including the first and the last value."""
     count = len(waits)
     ranks = range(count) if count <= POINTS else \
         [step * (count - 1) // POINTS for step in range(POINTS + 1)]

@@ -1,4 +1,4 @@
-"""`jobs.csv` as columns of numbers, for reports of many thousand jobs."""
+"""`jobs.csv` as columns of numbers, for reports on many thousands of jobs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from vrm.model.forms.fields import TABLE
 from vrm.model.job import Component, JobState, application_kind
-from vrm.ext.study.report.density import Places
-from vrm.results.energy import Drawn, drawn_of
+from vrm.ext.study.report.node_density import Places
+from vrm.results.energy import PowerSpan, power_of_rows
 from vrm.results.job_columns import COLUMNS, MOST, NAMES, PathLike, read_values
 from vrm.results.jobs import JobRow, cores_in
 from vrm.results.metrics import ran
@@ -21,24 +21,24 @@ from vrm.results.summary import JobArrays
 
 @lru_cache(maxsize=1024)
 def programs_of(coupled: str) -> tuple[Component, ...]:
-    """The programs of a coupled job, from its column."""
+    """Return the programs of a coupled job, parsed from its column `coupled`."""
     found: tuple[Component, ...] = next(field for field in TABLE if field.word == "coupled").kind.read(coupled)
     return found
 
 
 @dataclass(frozen=True)
 class JobTable:
-    """The jobs of a list; `columns` are those of `JobRow`, a list of values each.
+    """The jobs of a jobs.csv; `columns` are the fields of `JobRow`, a list of values each.
 
-    What is computed is kept. `JobArrays` and the arrays of `chosen` are of the jobs that ran, in
-    the order of the list.
+    Computed values are cached. `JobArrays` and the arrays of `chosen` contain the jobs that ran, in the order of
+    the file.
     """
 
     columns: dict[str, Sequence[Any]]
 
     @classmethod
     def read(cls, path: PathLike) -> JobTable:
-        """The jobs of a file; raises as `read_jobs`."""
+        """Read the jobs of a file; raises the same errors as `read_jobs`."""
         columns: dict[str, list[Any]] = {name: [] for name in NAMES}
         for values in read_values(path):
             count = len(values["id"])
@@ -48,7 +48,7 @@ class JobTable:
 
     @classmethod
     def of(cls, rows: Sequence[JobRow]) -> JobTable:
-        """The table of some rows."""
+        """Make a table of some rows."""
         return cls({name: [getattr(row, name) for row in rows] for name in NAMES})
 
     def __len__(self) -> int:
@@ -56,7 +56,7 @@ class JobTable:
 
     @cached_property
     def rows(self) -> tuple[JobRow, ...]:
-        """The jobs one by one."""
+        """The jobs as `JobRow`s."""
         return tuple(map(JobRow, *(self.columns[name] for name in NAMES)))
 
     @cached_property
@@ -66,13 +66,13 @@ class JobTable:
 
     @cached_property
     def chosen(self) -> Any:
-        """Which jobs ran, as an array."""
+        """Whether each job ran, as a boolean array."""
         import numpy as np
         return ~(np.isnan(self._times("start")) | np.isnan(self._times("end")))
 
     @cached_property
     def ran(self) -> JobArrays:
-        """The jobs that ran, for metrics."""
+        """The jobs that ran, as arrays for the metrics."""
         import numpy as np
         ran = self.chosen
         completed = JobState.COMPLETED.value
@@ -85,21 +85,21 @@ class JobTable:
                        lent=lent - grown)
 
     @cached_property
-    def drawn(self) -> list[Drawn]:
-        """What the jobs have drawn; empty where nothing is known of the power of any."""
+    def drawn(self) -> list[PowerSpan]:
+        """The power and energy of the jobs; empty if no job's power is known."""
         known = any(self.columns["power"]) or any(self.columns["energy"])
-        return drawn_of(self.rows) if known else []
+        return power_of_rows(self.rows) if known else []
 
     @cached_property
     def app_time(self) -> Any:
-        """The application's own measurement (s) of each job that ran, else its running time."""
+        """The time (s) that the application measured, for each job that ran; else its running time."""
         import numpy as np
         measured = self._times("app_time")[self.chosen]
         return np.where(np.isnan(measured), self.ran.end - self.ran.start, measured)
 
     @cached_property
     def work(self) -> tuple[Any, ...]:
-        """Equal for two lists of the same jobs."""
+        """A value that is equal for two tables of the same jobs."""
         import numpy as np
         ids, procs = (np.array(self.columns[name], np.int64) for name in ("id", "procs"))
         order, apps = np.lexsort((procs, ids)), self.columns["app"]
@@ -107,18 +107,18 @@ class JobTable:
 
     @cached_property
     def kinds(self) -> frozenset[Any]:
-        """The applications, without their classes, that ran; of coupled jobs their programs."""
+        """The applications that ran, without their classes; for coupled jobs, their programs."""
         names = ([each.app for each in programs_of(coupled)] if coupled else [app]
                  for app, coupled in zip(self.columns["app"], self.columns["coupled"]))
         return frozenset(map(application_kind, set(chain.from_iterable(compress(names, self.chosen.tolist())))))
 
     def _times(self, name: str) -> Any:
-        """A column of times (s); not a number where there is none."""
+        """Return a column of times (s) as an array; NaN for missing values."""
         import numpy as np
         return np.array(self.columns[name], float)
 
-    def nameless(self, name: re.Pattern[str]) -> bool:
-        """Whether no job has an exit code, nor a program that is called otherwise."""
+    def has_generated_names(self, name: re.Pattern[str]) -> bool:
+        """Return whether no job has an exit code and all program names match `name`."""
         codes, programs = self._codes_and_programs
         return codes == {None} and all(map(name.fullmatch, programs))
 
@@ -141,7 +141,7 @@ class JobTable:
 
     @cached_property
     def _cores(self) -> Any:
-        """What `JobRow.processors` is of each job."""
+        """The value of `JobRow.processors` for each job."""
         import numpy as np
         places = self._all_places
         sizes = np.array([min(cores_in(text), MOST) for text in places.names], float)

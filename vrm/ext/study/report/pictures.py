@@ -1,4 +1,4 @@
-"""One picture of a page: as SVG that a page holds, as PNG or PDF in a file; and the house's colours."""
+"""One picture of a report: as SVG for a page, as PNG or SVG in a file; and the common style and colours."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ GROUPS = (BLUE, RED, GREEN, PINK, ORANGE, SKY)
 APPS = (BLUE, ORANGE, GREEN, YELLOW, SKY, RED, PINK, GREY)
 STYLES = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (6, 1, 1, 1)))
 
-# In a page, ink and paper follow the reader's choice of light or dark.
+# In a page, text and background colours follow the reader's light or dark mode.
 INK, PAPER = "#1a1b1c", "#fdfefd"
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture: the name of its file, what it shows (also for those who cannot see it), and the
-    drawn figure of matplotlib; `heavy` ones are better as PNG."""
+    """A picture: its file name, its title, a text that describes it (also for blind readers), and the figure of
+    matplotlib. A `heavy` picture has many elements and is better stored as PNG."""
 
     name: str
     title: str
@@ -36,23 +36,23 @@ class Picture:
 
     @property
     def inches(self) -> float:
-        """Its width."""
+        """Its width in inches."""
         return float(self.figure.get_size_inches()[0])
 
     def save(self, path: Path) -> None:
-        """Write it as PNG or SVG, as the name ends. Raises PictureError."""
+        """Write a PNG or SVG file, depending on the suffix. Raises PictureError."""
         kept = {"Date": None} if path.suffix == ".svg" else {}
         try:
-            with styled():
+            with plot_style():
                 self.figure.savefig(path, dpi=150, metadata=kept, facecolor="white")
         except OSError as error:
             raise PictureError(f"cannot write {path}: {error.strerror}") from error
 
     def svg(self) -> str:
-        """As an element of a page: names in it are its own, ink and paper those of the page, and
-        text is text."""
+        """Return an SVG element for a page: its ids are unique in the page, its text and background colours are
+        those of the page, and text stays text."""
         out = io.StringIO()
-        with styled({"svg.fonttype": "none"}):
+        with plot_style({"svg.fonttype": "none"}):
             self._lay_out()
             self.figure.savefig(out, format="svg", metadata={"Date": None}, transparent=True)
         found = out.getvalue()
@@ -76,17 +76,17 @@ class Picture:
         return f'{head} aria-hidden="true" focusable="false">{rest}'
 
     def png(self) -> bytes:
-        """As the content of a PNG file."""
+        """Return the content of a PNG file."""
         out = io.BytesIO()
-        with styled():
+        with plot_style():
             self._lay_out()
             self.figure.set_dpi(130)
             self.figure.set_facecolor("white")
-            self.figure.canvas.print_png(out)  # savefig would draw it twice, once for the layout
+            self.figure.canvas.print_png(out)  # savefig would draw twice, once only for the layout
         return out.getvalue()
 
     def _lay_out(self) -> None:
-        """Give all parts their places; else saving draws everything twice, once for that alone."""
+        """Compute the layout once; otherwise saving draws everything twice, once only for the layout."""
         engine = self.figure.get_layout_engine()
         if engine is not None:
             engine.execute(self.figure)
@@ -94,8 +94,9 @@ class Picture:
 
 
 @contextmanager
-def styled(more: dict[str, Any] | None = None) -> Iterator[Any]:
-    """matplotlib.pyplot with the style of all pictures; `more` are further settings. Raises PictureError without it."""
+def plot_style(more: dict[str, Any] | None = None) -> Iterator[Any]:
+    """Yield matplotlib.pyplot with the style of all pictures; `more` are further settings. Raises PictureError
+    without matplotlib."""
     plots = pyplot(PictureError, "ask for text, csv, markdown or latex")
     ink = dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color",
                          "ytick.color"), INK)
@@ -112,6 +113,6 @@ def grid(axes: Any, axis: str) -> None:
     axes.grid(axis=axis, color=INK, alpha=0.15, linewidth=0.7)
 
 
-def file_word(text: str) -> str:
-    """The text with `_` for what file names should not contain."""
+def file_name_part(text: str) -> str:
+    """Return the text with `_` instead of characters that file names should not contain."""
     return re.sub(r"[^\w.+-]+", "_", text) or "run"

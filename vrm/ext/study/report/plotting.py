@@ -1,4 +1,4 @@
-"""Where matplotlib comes in: how it is imported, and how a small picture is drawn and saved."""
+"""Imports matplotlib, and draws and saves small pictures."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from collections.abc import Iterator
 from vrm.system.errors import RunError
 
 INSTALL = f"install it with `{sys.executable} -m pip install matplotlib Jinja2`"
-"""What to type where a library is missing, for the Python that runs. The libraries are named, not
-vrm's extra: an index may have another project of vrm's name, and a checkout is not always there."""
+"""The command to type if a library is missing, for the Python that is running. It names the libraries instead of an
+extra of vrm: a package index may have another project named vrm, and there may be no checkout."""
 
-LONG = 18  # characters of a name that pictures have room for
+LONG = 18  # maximum characters of a name on one line of a picture
 
 PLAIN = {"font.size": 9, "axes.titlesize": 9, "axes.titlelocation": "left",
          "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "vrm"}
-"""The look of plain pictures."""
+"""The style of plain pictures."""
 
 
 class PictureError(RunError):
-    """A picture that cannot be made; the text says why and what to do."""
+    """A picture that cannot be made; the text gives the reason and the remedy."""
 
 
 class Plots:
-    """What is used of matplotlib's pyplot, for files only, and without its time to load: that of windows
-    and of the texts in which it describes itself."""
+    """The part of matplotlib's pyplot that vrm uses, for files only. Loads faster than pyplot: without window
+    toolkits and without generating matplotlib's own documentation."""
 
     def __init__(self) -> None:
         import matplotlib
@@ -46,24 +46,24 @@ class Plots:
         self._canvas: Any = FigureCanvasAgg
 
     def figure(self, **look: Any) -> Any:
-        """An empty figure."""
+        """Return an empty figure."""
         found = self._figure(**look)
         self._canvas(found)
         return found
 
     def subplots(self, rows: int = 1, columns: int = 1, sharex: bool = False, height_ratios: Any = None,
                  **look: Any) -> tuple[Any, Any]:
-        """A figure, and its axes."""
+        """Return a figure and its axes."""
         found = self.figure(**look)
         return found, found.subplots(rows, columns, sharex=sharex, height_ratios=height_ratios)
 
 
 def pyplot(error: type[Exception], otherwise: str) -> Plots:
-    """What draws, for files only; raises `error` where matplotlib is not installed, with the mend
-    and what else can be done."""
+    """Return a `Plots`. If matplotlib is not installed, raises `error` with the install command and the alternative
+    `otherwise`."""
     try:
         found = Plots()
-        # A box stands where a font lacks a character; that need not be told dozens of times.
+        # matplotlib draws a box for a character that the font lacks; it would warn dozens of times.
         warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
     except ImportError as missing:
         raise error(f"matplotlib is needed for pictures ({missing}); {INSTALL}, or {otherwise}"
@@ -71,19 +71,20 @@ def pyplot(error: type[Exception], otherwise: str) -> Plots:
     return found
 
 
-def label_of(name: str) -> str:
-    """A name as pictures show it: own policies without their modules, a long one in lines, and without formulas."""
+def chart_label(name: str) -> str:
+    """Return a name as pictures show it: user-defined policies without their modules, long names on several lines,
+    and `$` escaped."""
     name = re.sub(r"\b[\w.]+:(?=[A-Za-z_])", "", name)
     if len(name) > LONG:
         name = "\n+ ".join(part if len(part) <= LONG else f"{part[:LONG - 1]}…" for part in name.split(" + "))
-    return name.replace("$", r"\$")  # else two of them would begin and end a formula
+    return name.replace("$", r"\$")  # otherwise two of them would enclose a formula
 
 
 @contextmanager
 def picture(path: Path, error: type[Exception], otherwise: str, width: float,
             height: float) -> Iterator[Any]:
-    """A figure of this size in inches, to be drawn into; it is saved as PNG or SVG when that is
-    done. Raises `error` for another ending, a file that cannot be written, and as `pyplot`."""
+    """Yield a figure of this size in inches to draw into, then save it as PNG or SVG. Raises `error` for another
+    suffix, a file that cannot be written, and if matplotlib is missing (see `pyplot`)."""
     if path.suffix.lower() not in (".png", ".svg"):
         raise error(f"{path}: the name of a picture ends in .png or .svg")
     plots = pyplot(error, otherwise)

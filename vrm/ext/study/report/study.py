@@ -1,9 +1,8 @@
-"""Runs read together: scenarios, queues and repetitions, and what is computed from them.
+"""A study: runs by scenario, queue and repetition, and the figures computed from them.
 
-A run is a directory with a jobs.csv: of an experiment, of a live manager, or the `--out` of a
-simulation. The three figures of the tables are those of a run's closing line: averages over the
-completed jobs of waiting, of running (the application's own time where it gave one), and of
-turnaround, their sum.
+A run is a directory with a jobs.csv: of an experiment, of a live manager, or the `--out` of a simulation. The three
+main figures of the tables equal those of a run's closing line: averages over the completed jobs of the waiting
+time, the running time (measured by the application if it reported one) and the turnaround time, which is their sum.
 """
 
 from __future__ import annotations
@@ -20,31 +19,31 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from vrm.model.job import JobState
 from vrm.ext.study.report.job_table import JobTable
-from vrm.results.energy import Drawn
+from vrm.results.energy import PowerSpan
 from vrm.results.jobs import JobRow
 from vrm.results.metrics import THRESHOLD, application_time, running
-from vrm.ext.study.statistics import Interval, interval
+from vrm.ext.study.confidence import ConfidenceInterval, interval
 from vrm.results.summary import JobArrays, mean
 
 Choices = tuple[str | None, str | None, str | None]
-"""Algorithm, backfilling and policy; None where they are not known."""
+"""Algorithm, backfilling and policy; None if unknown."""
 
 POLICY = "Allocation.Policy"
 ALGORITHM, BACKFILLING = "Scheduling.Algorithm", "Scheduling.Backfilling"
 BASELINE = "compact"
-APART = ("compact", "spare")  # placements under which no two jobs share a node
-BESIDE = 0.5  # share of its running time that a job must have had a partner to count as beside it
+APART = ("compact", "spare")  # placements that never put two jobs on one node
+BESIDE = 0.5  # share of its running time that a job must share nodes with a program to count as run with it
 
 _NAMELESS = re.compile(r"app\d*")
-MEASURED = 0.2  # seconds from which on times make a speed-up: programs tell theirs in hundredths
+MEASURED = 0.2  # shortest time (s) from which a speed-up is computed: programs print hundredths of a second
 
 
 class StudyError(Exception):
-    """Directories that cannot be reported on; the text names the place and the mend."""
+    """Directories that cannot be reported on; the text names the place and the remedy."""
 
 
 class RanJob(Protocol):
-    """What is read of a job that ran; `JobRow` is one whose times are not None."""
+    """The fields of a job that ran; a `JobRow` with a start and an end has them."""
 
     @property
     def id(self) -> int: ...
@@ -78,7 +77,8 @@ class RanJob(Protocol):
 
 @dataclass(frozen=True)
 class StudyRun:
-    """A run: its jobs, and what is known of it (`record` is its run.json, if it has one)."""
+    """A run: its jobs and its circumstances. `record` is the content of its run.json, empty without that file;
+    `processors` is the number of cores of its machine, None if unknown."""
 
     directory: Path
     scenario: str
@@ -88,11 +88,11 @@ class StudyRun:
     choices: Choices
     processors: int | None
     record: dict[str, Any] = field(default_factory=dict)
-    threshold: float = THRESHOLD  # of the bounded slowdown, in seconds
+    threshold: float = THRESHOLD  # threshold of the bounded slowdown, in seconds
 
     @property
     def rows(self) -> tuple[JobRow, ...]:
-        """The jobs, in the order of the list; `table` has them as columns, which is faster."""
+        """The jobs, in the order of jobs.csv; `table` has them as columns, which is faster."""
         return self.table.rows
 
     @property
@@ -101,8 +101,8 @@ class StudyRun:
         return cast(list[RanJob], self.table.jobs)
 
     @property
-    def drawn(self) -> list[Drawn]:
-        """What its jobs have drawn; empty where nothing is known of the power of any."""
+    def drawn(self) -> list[PowerSpan]:
+        """The power and energy of its jobs; empty if no job's power is known."""
         return self.table.drawn
 
     @cached_property
@@ -112,12 +112,12 @@ class StudyRun:
 
     @property
     def ran(self) -> int:
-        """How many jobs ran."""
+        """The number of jobs that ran."""
         return len(self.table.ran.submit)
 
     @property
     def done(self) -> int:
-        """How many jobs completed."""
+        """The number of jobs that completed."""
         return int(self.table.ran.completed.sum())
 
     @property
@@ -127,7 +127,7 @@ class StudyRun:
 
     @cached_property
     def figures(self) -> dict[str, float | None]:
-        """The run's value of each of FIGURES; None where there is none."""
+        """The run's value of each figure in FIGURES; None if it has none."""
         jobs, done = self.table.ran, self.table.ran.completed
         waits, runs = mean(jobs.wait[done]), mean(self.table.app_time[done])
         first, last = self.span
@@ -140,15 +140,15 @@ class StudyRun:
 
     @cached_property
     def _overlaps(self) -> list[tuple[RanJob, RanJob]]:
-        """The pairs of jobs that shared a node for some time, each once."""
+        """The pairs of jobs that shared a node at some time, each pair once."""
         if self.choices[2] in APART:
             return []
         return list(_overlaps(self.jobs))
 
     @cached_property
-    def companions(self) -> dict[int, dict[str, float]]:
-        """Per job, beside which programs it was on a node, and for which share (0 to 1) of its
-        time. A job without an entry had its nodes for itself."""
+    def co_running_programs(self) -> dict[int, dict[str, float]]:
+        """For each job id, the programs that shared a node with it, and for which share (0 to 1) of its running
+        time. A job without an entry shared no node."""
         found: dict[int, dict[str, float]] = {}
         for pair in self._overlaps:
             both = min(row.end for row in pair) - max(row.start for row in pair)
@@ -159,7 +159,7 @@ class StudyRun:
 
     @cached_property
     def shared(self) -> dict[int, list[tuple[float, float]]]:
-        """Per job, the stretches of time in which another one was on one of its nodes."""
+        """For each job id, the intervals (s) in which another job used one of its nodes."""
         stretches: dict[int, list[tuple[float, float]]] = {}
         for pair in self._overlaps:
             both = max(row.start for row in pair), min(row.end for row in pair)
@@ -170,7 +170,7 @@ class StudyRun:
 
 @dataclass(frozen=True)
 class Figure:
-    """What is averaged: its name in a table, its unit, and whether less is better."""
+    """A figure that is averaged: its name in a table, its unit, and whether a smaller value is better."""
 
     title: str
     unit: str
@@ -199,8 +199,8 @@ def _mean(values: Iterable[float]) -> float | None:
 
 @dataclass(frozen=True)
 class ReportScenario:
-    """A scenario as it is shown: `group` says what it shares with others (FCFS + EASY), `series`
-    what makes the difference within the group (compact, strip; empty where there is but one)."""
+    """A scenario in tables and pictures. `group` is what it has in common with other scenarios (FCFS + EASY),
+    `series` is the variant within the group (compact, strip; empty if there is only one)."""
 
     name: str
     group: str
@@ -215,12 +215,12 @@ class ReportScenario:
 
 @dataclass(frozen=True)
 class Study:
-    """Runs and their scenarios, in the order in which they are shown."""
+    """Runs and their scenarios, in display order."""
 
     name: str
     runs: tuple[StudyRun, ...]
     scenarios: tuple[ReportScenario, ...]
-    missing: int = 0  # runs that were planned and are not complete
+    missing: int = 0  # planned runs that are not complete
 
     @cached_property
     def queues(self) -> list[str]:
@@ -228,9 +228,9 @@ class Study:
         return list(dict.fromkeys(run.queue for run in self.runs))
 
     @cached_property
-    def averaged(self) -> list[str | None]:
-        """Over what figures are averaged: all queues together (None) if there is one, or several
-        on machines of one size; else each queue by itself."""
+    def averaged_queues(self) -> list[str | None]:
+        """The queues for which averages are shown: `[None]` (one average over all queues) if there is one queue, or
+        if all machines have the same size; else each queue separately."""
         if len({run.processors for run in self.runs}) > 1 and len(self.queues) > 1:
             return list(self.queues)
         return [None]
@@ -242,7 +242,7 @@ class Study:
 
     @cached_property
     def series(self) -> list[str]:
-        """The series; compact first, for it is what the others are measured against."""
+        """The series; compact first, because the others are compared with it."""
         found = list(dict.fromkeys(one.series for one in self.scenarios))
         return sorted(found, key=lambda name: name != BASELINE)
 
@@ -257,21 +257,21 @@ class Study:
         return max(Counter((run.scenario, run.queue) for run in self.runs).values())
 
     def scenario(self, group: str, series: str) -> ReportScenario | None:
-        """The scenario at that place, if there is one."""
+        """Return the scenario of this group and series; None if there is none."""
         return next((one for one in self.scenarios
                      if (one.group, one.series) == (group, series)), None)
 
     def of(self, scenario: str, queue: str | None = None) -> list[StudyRun]:
-        """The runs of a scenario, on a queue or on all, by repetition."""
+        """Return the runs of a scenario on one queue, or on all (None), by repetition."""
         return sorted((run for run in self.runs if run.scenario == scenario
                        and queue in (None, run.queue)), key=lambda run: run.repetition)
 
     def values(self, scenario: str, figure: str, queue: str | None = None
                ) -> dict[int, float]:
-        """A figure by repetition: on one queue, or averaged over all queues.
+        """Return a figure by repetition: on one queue, or averaged over all queues (None).
 
-        Only repetitions on every queue can be averaged; where the queues have less than two in
-        common, their means are averaged into a single value.
+        The average uses only repetitions that exist on every queue. If the queues have fewer than two repetitions
+        in common, the means of the queues are averaged into a single value.
         """
         found: list[dict[int, float]] = []
         for name in self.queues if queue is None else [queue]:
@@ -285,17 +285,17 @@ class Study:
         return {number: math.fsum(one[number] for one in found) / len(found)
                 for number in sorted(whole)}
 
-    def mean(self, scenario: str, figure: str, queue: str | None = None) -> Interval | None:
-        """A figure over the repetitions; None where there is no value."""
+    def mean(self, scenario: str, figure: str, queue: str | None = None) -> ConfidenceInterval | None:
+        """Return the mean of a figure over the repetitions; None if there is no value."""
         values = list(self.values(scenario, figure, queue).values())
         return interval(values) if values else None
 
     def change(self, group: str, series: str, figure: str, queue: str | None = None
-               ) -> Interval | None:
-        """The change of a figure from the first series to another, in percent of the first.
+               ) -> ConfidenceInterval | None:
+        """Return the change of a figure from the first series to `series`, in percent of the first.
 
-        The interval is that of the differences within repetitions, which share the state of the
-        machine, or the drawn queue.
+        The interval is that of the differences within repetitions, because the runs of one repetition share the
+        state of the machine, or the random queue. None if one of the two has no value.
         """
         one, other = self.scenario(group, self.series[0]), self.scenario(group, series)
         if one is None or other is None:
@@ -307,15 +307,15 @@ class Study:
         if not start:
             return None
         found = interval([after[number] - before[number] for number in common])
-        return Interval(100 * found.mean / start,
-                        None if found.half is None else 100 * found.half / start, found.count)
+        return ConfidenceInterval(100 * found.mean / start,
+                                  None if found.half is None else 100 * found.half / start, found.count)
 
 
 # ------------------------------------------------------------------------------- side by side
 
 
 def _overlaps(jobs: Sequence[RanJob]) -> Iterator[tuple[RanJob, RanJob]]:
-    """The pairs of jobs (given by start) that were on one node at the same time."""
+    """Yield the pairs of jobs that used one node at the same time; `jobs` are ordered by start."""
     live: dict[str, list[RanJob]] = {}
     for job in jobs:
         met: dict[int, RanJob] = {}
@@ -328,7 +328,7 @@ def _overlaps(jobs: Sequence[RanJob]) -> Iterator[tuple[RanJob, RanJob]]:
 
 
 def _merged(stretches: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Sorted stretches of time, those that touch made one."""
+    """Merge sorted intervals that touch or overlap."""
     found: list[tuple[float, float]] = []
     for begin, end in stretches:
         if found and begin <= found[-1][1]:
@@ -343,41 +343,41 @@ def _nodes(job: RanJob) -> list[str]:
         return [part.partition(":")[0] for part in job.cores.split(";")]
     if not job.nodes:
         return []
-    from vrm.results.places import unfold_nodes
+    from vrm.results.placement_text import unfold_nodes
     return unfold_nodes(job.nodes)
 
 
 @dataclass(frozen=True)
 class Application:
-    """How a program on so many ranks fared in one company: `beside` a program, or alone (empty)
-    under a policy. `speedup` is against alone under the first policy; None where that is not
-    known, or shorter than MEASURED."""
+    """The times of a program with `procs` ranks in one situation: together with the program `beside`, or alone
+    (empty) under a policy. `speedup` is relative to the time alone under the first policy; None if that is unknown
+    or one of the times is shorter than MEASURED."""
 
     app: str
     procs: int
     policy: str
     beside: str
-    seconds: Interval
+    seconds: ConfidenceInterval
     speedup: float | None
 
 
 def applications(study: Study) -> list[Application]:
-    """How long each program ran alone, and beside which other one.
+    """Return how long each program ran alone, and together with each other program.
 
-    A job is alone when it shared no node at all, and beside a program when that was there for at
-    least half of its running time; jobs between are left out. So are the `app` and `app7` of
-    simulated traces, of which nobody knows whether they do the same work each time.
+    A job is alone if it shared no node at all. It counts as run with a program that shared its nodes for at least
+    half of its running time; other jobs that shared nodes are left out. Simulated traces are left out if their
+    programs have generated names (`app`, `app7`): such jobs may do different work each time.
     """
     times: dict[tuple[str, int, str, str], list[float]] = {}
     policies = {one.name: one.series or one.choices[2] or "" for one in study.scenarios}
     for run in study.runs:
         policy = policies[run.scenario]
-        if run.table.nameless(_NAMELESS):
+        if run.table.has_generated_names(_NAMELESS):
             continue
         for row in run.completed:
             if row.exit_code is None and _NAMELESS.fullmatch(row.app):
                 continue
-            shares = run.companions.get(row.id, {})
+            shares = run.co_running_programs.get(row.id, {})
             beside = max(shares, key=lambda app: shares[app]) if shares else ""
             if beside and shares[beside] < BESIDE:
                 continue
@@ -402,8 +402,8 @@ Value = Callable[[JobArrays], Any]
 
 
 def pooled(study: Study, scenario: str, value: Value, queue: str | None = None) -> list[float]:
-    """The values of all jobs of a scenario that ran, on one queue or on all, in all repetitions,
-    lowest first."""
+    """Return the values of all jobs of a scenario that ran, on one queue or on all (None), in all repetitions, in
+    ascending order."""
     import numpy as np
     values: list[float] = np.sort(np.concatenate(
         [value(run.table.ran) for run in study.of(scenario, queue)])).tolist()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import (Any)
 from collections.abc import Callable, Iterator, Sequence
 
-from vrm.ext.study.report.compare import CompareError, circumstances
+from vrm.ext.study.report.compare import CompareError, rules_and_cores
 from vrm.ext.study.report.job_table import JobTable
 from vrm.ext.study.report.study import (ALGORITHM, BACKFILLING, Choices, POLICY, ReportScenario, Study, StudyError,
                                          StudyRun)
@@ -21,8 +21,8 @@ from vrm.results.names import policy_name
 
 def read_study(directories: Sequence[str], threshold: float = THRESHOLD,
                progress: Callable[[str], None] = lambda text: None) -> Study:
-    """The runs below the directories; each is a run, or holds runs. `threshold` (s) is that of
-    the bounded slowdown; `progress` is told which run is read. Raises StudyError."""
+    """Read the runs in the directories; each directory is a run, or contains runs. `threshold` (s) is that of the
+    bounded slowdown; `progress` is called with the name of the run being read. Raises StudyError."""
     found: dict[Path, None] = {}
     names, planned = [], 0
     orders: dict[str, int] = {}
@@ -62,8 +62,8 @@ def read_study(directories: Sequence[str], threshold: float = THRESHOLD,
 
 
 def _planned(directory: Path) -> tuple[str, list[str], int]:
-    """The name of the experiment in a directory, its scenarios in the order of its file, and how
-    many runs it plans."""
+    """Return the name of the experiment in a directory, its scenarios in the order of its file, and the number of
+    runs that it plans."""
     try:
         found = json.loads((directory / "experiment.json").read_text(encoding="utf-8"))
         return (str(found.get("name", "")), [one["name"] for one in found["scenarios"]],
@@ -76,7 +76,7 @@ def _planned(directory: Path) -> tuple[str, list[str], int]:
 
 
 def _read(directory: Path) -> StudyRun | None:
-    """A run; None for one of an experiment that is not complete."""
+    """Return a run; None if it belongs to an experiment and is not complete."""
     path = directory / "run.json"
     record: dict[str, Any] = {}
     try:
@@ -84,7 +84,7 @@ def _read(directory: Path) -> StudyRun | None:
             record = json.loads(path.read_text(encoding="utf-8"))
             if not record["complete"]:
                 return None
-        rules, processors = circumstances(directory)
+        rules, processors = rules_and_cores(directory)
         choices: Choices = (None, None, None) if rules is None else (
             rules.algorithm, rules.backfill, rules.policy)
         jobs = JobTable.read(directory / "jobs.csv")
@@ -103,19 +103,19 @@ def _read(directory: Path) -> StudyRun | None:
 
 
 def workload_of(directory: Path) -> str:
-    """The name of what was simulated; empty for a live run."""
+    """Return the name of the simulated workload; empty for a live run."""
     try:
         found = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
         return Path(str(found["workload"])).name
     except (OSError, ValueError, KeyError, TypeError):
-        return ""  # `circumstances` complains of a file that is there
+        return ""  # `rules_and_cores` reports a damaged file
 
 
 def _named(runs: Sequence[StudyRun]) -> Iterator[StudyRun]:
-    """The runs, those without a record by the paths where two have the same name.
+    """Yield the runs; those without a record are named after their paths if two have the same name.
 
-    Simulations of several workloads are a queue each, and then a scenario is what its policies
-    are called, so that it can be found on all of them.
+    Simulations of several workloads are one queue per workload. A scenario is then named after its policies, so
+    that it can be found on all queues.
     """
     alone = [run for run in runs if not run.record]
     counts = Counter(run.scenario for run in alone)
@@ -138,14 +138,15 @@ def _policies(run: StudyRun) -> str:
 
 
 def _scenarios(runs: Sequence[StudyRun]) -> list[ReportScenario]:
-    """The scenarios with the place of each. Where not all places are different, each is its own."""
+    """Return the scenarios with their groups and series. If two have the same group and series, or one has neither,
+    each scenario is its own group."""
     first: dict[str, StudyRun] = {}
     for run in runs:
         first.setdefault(run.scenario, run)
     changes = {name: _changes(run) for name, run in first.items()}
     varied = [key for key in dict.fromkeys(key for one in changes.values() for key in one)
               if len({one.get(key) for one in changes.values()}) > 1]
-    # Where all have one order and backfilling, these are still what a group is called.
+    # If all have the same order and backfilling, the group is still named after these.
     named = [ALGORITHM, BACKFILLING] if varied == [POLICY] else varied
     found = [ReportScenario(name, _group({ALGORITHM: "order", **_choices(run), **changes[name]},
                                    named),
@@ -158,7 +159,7 @@ def _scenarios(runs: Sequence[StudyRun]) -> list[ReportScenario]:
 
 
 def _changes(run: StudyRun) -> dict[str, str]:
-    """The keys of a run's scenario."""
+    """Return the keys of a run's scenario."""
     if run.record.get("changes"):
         return {key: str(value) for key, value in run.record["changes"].items()}
     return _choices(run)
@@ -170,8 +171,7 @@ def _choices(run: StudyRun) -> dict[str, str]:
 
 
 def _group(changes: dict[str, str], varied: Sequence[str]) -> str:
-    """What a scenario is called beside its placement: `WFP3 + EASY`, and `Key=value` for other
-    keys."""
+    """Return the name of a scenario without its placement: `WFP3 + EASY`, and `Key=value` for other keys."""
     algorithm = changes[ALGORITHM] if ALGORITHM in varied or BACKFILLING in varied else ""
     backfilling = changes.get(BACKFILLING, "") if BACKFILLING in varied else ""
     words = [policy_name(algorithm, backfilling)] if algorithm or backfilling else []

@@ -1,4 +1,4 @@
-"""What a study found, in sentences."""
+"""Describes the results of a study in sentences."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from vrm.ext.study.report.study import MAIN, ReportScenario, Study, applications
 from vrm.results.names import policy_name, time_text
-from vrm.ext.study.statistics import interval
+from vrm.ext.study.confidence import interval
 
 
 def findings(study: Study) -> list[str]:
-    """What was found, in sentences."""
+    """Return the results as sentences."""
     jobs = sum(len(run.table) for run in study.runs)
     done = sum(run.done for run in study.runs)
     failed = f"{jobs - done} of {jobs} jobs did not complete and are left out of the averages" \
@@ -23,23 +23,23 @@ def findings(study: Study) -> list[str]:
         said.append(f"{count(study.missing, 'planned run')} more "
                     f"{'is' if study.missing == 1 else 'are'} not complete.")
     for queue in study.queues:
-        said += _said_of_best(study, queue)
+        said += _best_scenario_sentences(study, queue)
     for series in study.series[1:]:
-        said += _said_of_change(study, series)
-    said += _said_of_backfilling(study)
-    said += _said_of_pairs(study)
-    said += _said_of_other_jobs(study)
+        said += _change_sentences(study, series)
+    said += _backfilling_sentences(study)
+    said += _pair_sentences(study)
+    said += _different_jobs_sentence(study)
     if study.repetitions < 2:
         said.append("Nothing was repeated, so these figures have no confidence intervals: small "
                     "differences may be chance.")
     return said
 
 
-def _said_of_best(study: Study, queue: str) -> Iterator[str]:
-    """Under which scenario jobs were back soonest on a queue, if that is beyond the scatter.
+def _best_scenario_sentences(study: Study, queue: str) -> Iterator[str]:
+    """Yield the scenario with the shortest turnaround on a queue, if it differs by more than the scatter.
 
-    It is compared with each other scenario by the differences within repetitions. Without
-    repetitions no scatter is known, and the scenarios are ranked without naming a best one.
+    It is compared with each other scenario by the differences within repetitions. Without repetitions the scatter
+    is unknown, and the scenarios are only ranked.
     """
     means = {one: study.mean(one.name, "turnaround", queue) for one in study.scenarios}
     known = {one: mean for one, mean in means.items() if mean is not None}
@@ -60,9 +60,9 @@ def _said_of_best(study: Study, queue: str) -> Iterator[str]:
         yield f"{jobs_were} back after {time_text(low)} on average in every scenario."
         return
     if known[best].half is None:
-        shown = [f"{one.label or one.name} {time_text(known[one].mean)}" for one in ranked[:RANKED]]
+        shown = [f"{one.label or one.name} {time_text(known[one].mean)}" for one in ranked[:MAX_RANKED]]
         more = f", ...; last {worst.label or worst.name} {time_text(high)}" \
-            if len(ranked) > RANKED else ""
+            if len(ranked) > MAX_RANKED else ""
         yield f"{jobs_were} back, on average, after: {', '.join(shown)}{more} (one run each)."
         return
     level = [one for one in ranked[1:] if not _beyond(study, best, one, queue)]
@@ -77,19 +77,19 @@ def _said_of_best(study: Study, queue: str) -> Iterator[str]:
                f"({worst.label or worst.name}) on average: no difference beyond the scatter of the "
                "repetitions.")
     else:
-        others = ", ".join(one.label or one.name for one in level[:RANKED])
-        more = f" and {len(level) - RANKED} more" if len(level) > RANKED else ""
+        others = ", ".join(one.label or one.name for one in level[:MAX_RANKED])
+        more = f" and {len(level) - MAX_RANKED} more" if len(level) > MAX_RANKED else ""
         yield (f"{jobs_were} back after {time_text(low)} on average under {name}, but no "
                f"sooner beyond the scatter of the repetitions than under {others}{more}; latest "
                f"under {worst.label or worst.name}, after {time_text(high)}.")
 
 
-RANKED = 3  # scenarios that a sentence names
+MAX_RANKED = 3  # number of scenarios that a sentence names
 
 
 def _beyond(study: Study, one: ReportScenario, other: ReportScenario, queue: str | None) -> bool:
-    """Whether turnaround under two scenarios differs by more than the scatter: that of the
-    differences within repetitions, which share the state of the machine, or the drawn queue."""
+    """Return whether turnaround under two scenarios differs by more than the scatter of the differences within
+    repetitions, which share the state of the machine, or the random queue."""
     first = study.values(one.name, "turnaround", queue)
     second = study.values(other.name, "turnaround", queue)
     common = sorted(set(first) & set(second))
@@ -102,8 +102,8 @@ def _percent(large: float, small: float) -> str:
     return f"{share:.0f} %" if share >= 1 else "less than 1 %"
 
 
-def _said_of_other_jobs(study: Study) -> Iterator[str]:
-    """What hinders comparing: on one queue, the same jobs should run in all scenarios."""
+def _different_jobs_sentence(study: Study) -> Iterator[str]:
+    """Yield a warning if the scenarios did not run the same jobs on a queue and cannot be compared."""
     first: dict[tuple[str, int], tuple[Any, ...]] = {}
     others = []
     for run in study.runs:
@@ -116,15 +116,15 @@ def _said_of_other_jobs(study: Study) -> Iterator[str]:
 
 
 def count(number: int, what: str) -> str:
-    """`3 runs`, `1 run`."""
+    """Return `3 runs`, `1 run`."""
     return f"{number} {what}{'s' * (number != 1)}"
 
 
-def _said_of_change(study: Study, series: str) -> Iterator[str]:
+def _change_sentences(study: Study, series: str) -> Iterator[str]:
     base, parts = study.series[0], []
     for name in MAIN:
         changes = [change for change in (study.change(group, series, name, queue)
-                                         for queue in study.averaged for group in study.groups)
+                                         for queue in study.averaged_queues for group in study.groups)
                    if change is not None]
         if not changes:
             continue
@@ -143,24 +143,24 @@ def _said_of_change(study: Study, series: str) -> Iterator[str]:
         parts.append(f"{name} {reach}" + (
             f" (the sign is sure in {sure} of {len(changes)})" if known else ""))
     if parts:
-        groups = count(len(study.groups) * len(study.averaged), "pair") + " of scenarios"
+        groups = count(len(study.groups) * len(study.averaged_queues), "pair") + " of scenarios"
         yield f"Under {series}, against {base}, over {groups}: {'; '.join(parts)}."
 
 
 def _reach(low: float, high: float) -> str:
-    """Changes from one to another: `-13 to 0 %`."""
+    """Return a range of changes as text: `-13 to 0 %`."""
     words = [f"{round(value):+d}" if round(value) else "0" for value in (low, high)]
     return f"{' to '.join(dict.fromkeys(words))} %"
 
 
-def _said_of_backfilling(study: Study) -> Iterator[str]:
+def _backfilling_sentences(study: Study) -> Iterator[str]:
     changes = []
     for one in study.scenarios:
         algorithm, _backfilling, _ = one.choices
         plain = study.scenario(policy_name(algorithm), one.series) if algorithm else None
         if plain is None or one.group != policy_name(algorithm, "easy") != plain.group:
             continue
-        for queue in study.averaged:
+        for queue in study.averaged_queues:
             before, after = (study.mean(each.name, "waiting", queue) for each in (plain, one))
             if before and after and before.mean > 0:
                 changes.append(100 * (after.mean / before.mean - 1))
@@ -169,7 +169,7 @@ def _said_of_backfilling(study: Study) -> Iterator[str]:
         yield f"With EASY backfilling against without: waiting {reach}."
 
 
-def _said_of_pairs(study: Study) -> Iterator[str]:
+def _pair_sentences(study: Study) -> Iterator[str]:
     pairs = [one for one in applications(study) if one.beside and one.speedup is not None
              and one.seconds.count > 1]
     if not pairs:

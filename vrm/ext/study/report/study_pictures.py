@@ -1,7 +1,7 @@
-"""The pictures of a study, by matplotlib: averages, distributions, and what ran where and when.
+"""The pictures of a study, drawn by matplotlib: averages and distributions.
 
-Colours are those of Okabe and Ito ("Color universal design", 2008), which any colour vision tells
-apart; pairs that matter also differ in line style, hatching or place.
+The colours are those of Okabe and Ito ("Color universal design", 2008), which can be distinguished with any colour
+vision; where the difference is important, line style, hatching or position also differ.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from typing import Any
 from collections.abc import Iterator, Sequence
 
 from vrm.ext.study.report.compare import TICKS, figure as short, steps
-from vrm.ext.study.report.pictures import GROUPS, INK, Picture, SERIES, STYLES, grid, styled, file_word
-from vrm.ext.study.report.plotting import label_of
+from vrm.ext.study.report.pictures import GROUPS, INK, Picture, SERIES, STYLES, grid, plot_style, file_name_part
+from vrm.ext.study.report.plotting import chart_label
 from vrm.ext.study.report.study import FIGURES, MAIN, ReportScenario, Study, pooled
 from vrm.results.names import Unit, time_text, unit_of
-from vrm.ext.study.statistics import CONFIDENCE
+from vrm.ext.study.confidence import CONFIDENCE
 from vrm.results.summary import JobArrays
 
-CURVES = 10  # that a picture of distributions holds
+MAX_CURVES = 10  # maximum number of curves in a picture of distributions
 
 
 # ------------------------------------------------------------------------------------- averages
 
 
 def averages(study: Study, queue: str | None = None) -> Picture:
-    """Grouped bars of waiting, running and turnaround side by side."""
-    with styled() as plots:
-        # Three abreast, or three below each other where there are many bars.
+    """Draw grouped bars of waiting, running and turnaround time in three panels."""
+    with plot_style() as plots:
+        # Three panels in a row, or in a column if there are many bars.
         abreast = _bars_width(study) <= 5
         figure, axes = plots.subplots(
             *((1, 3) if abreast else (3, 1)), layout="constrained",
@@ -43,17 +43,17 @@ def averages(study: Study, queue: str | None = None) -> Picture:
         if whiskers:
             figure.supxlabel(f"whiskers: {CONFIDENCE:.0%} confidence intervals", fontsize=7.5)
     where = f" on {queue}" if queue else " over the queues" if len(study.queues) > 1 else ""
-    return Picture("averages" if queue is None else f"averages-{file_word(queue)}",
+    return Picture("averages" if queue is None else f"averages-{file_name_part(queue)}",
                    f"Average times{where}", _said(study, MAIN, queue), figure)
 
 
 def average(study: Study, name: str, queue: str | None = None) -> Picture:
-    """Grouped bars of one figure, narrow enough for a phone."""
-    with styled() as plots:
+    """Draw grouped bars of one figure, narrow enough for a phone."""
+    with plot_style() as plots:
         figure, axes = plots.subplots(figsize=(_bars_width(study), 2.9), layout="constrained")
         _bars(axes, study, name, queue)
     title = FIGURES[name].title.capitalize() + (" time" if name in MAIN else "")
-    return Picture(f"average-{name}{f'-{file_word(queue)}' if queue else ''}",
+    return Picture(f"average-{name}{f'-{file_name_part(queue)}' if queue else ''}",
                    f"{title}{f' on {queue}' if queue else ''}", _said(study, [name], queue), figure)
 
 
@@ -62,7 +62,7 @@ def _bars_width(study: Study) -> float:
 
 
 def _bars(axes: Any, study: Study, name: str, queue: str | None, legend: bool = True) -> bool:
-    """Draw the bars; whether any has a whisker."""
+    """Draw the bars; return whether any has a confidence interval."""
     count = len(study.series)
     width = 0.8 / count
     whiskers = False
@@ -84,7 +84,7 @@ def _bars(axes: Any, study: Study, name: str, queue: str | None, legend: bool = 
             heights.append(mean.mean / unit.seconds)
             errors.append((mean.half or 0.0) / unit.seconds)
         axes.bar(places, heights, width * 0.92, color=SERIES[index % len(SERIES)],
-                 label=label_of(series), linewidth=0)
+                 label=chart_label(series), linewidth=0)
         if any(errors):
             whiskers = True
             axes.errorbar(places, heights, errors, fmt="none", ecolor=INK, elinewidth=0.9,
@@ -95,7 +95,7 @@ def _bars(axes: Any, study: Study, name: str, queue: str | None, legend: bool = 
             axes.annotate(_few(height), (at, top), (0, 2.5), textcoords="offset points",
                           ha="center", va="bottom", fontsize=7)
     long = max(map(len, study.groups)) > 9
-    axes.set_xticks(range(len(study.groups)), list(map(label_of, study.groups)),
+    axes.set_xticks(range(len(study.groups)), list(map(chart_label, study.groups)),
                     **({"rotation": 20, "ha": "right", "rotation_mode": "anchor"} if long else {}))
     axes.tick_params(axis="x", length=0)
     axes.set_xlim(-0.55, len(study.groups) - 0.45)
@@ -109,7 +109,7 @@ def _bars(axes: Any, study: Study, name: str, queue: str | None, legend: bool = 
 
 
 def _few(value: float) -> str:
-    """A number with three digits."""
+    """Return a number with about three digits."""
     return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}"
 
 
@@ -129,13 +129,13 @@ def _said(study: Study, names: Sequence[str], queue: str | None) -> str:
 
 
 def distributions(study: Study) -> Iterator[Picture]:
-    """The shares of jobs that waited, or were slowed down, at most so much; more curves than can
-    be told apart are drawn series by series."""
+    """Yield the distributions of waiting time and bounded slowdown over the jobs; with more than CURVES scenarios,
+    one picture per series."""
     parts = {"": list(study.scenarios)}
-    if len(study.scenarios) > CURVES and len(study.series) > 1:
+    if len(study.scenarios) > MAX_CURVES and len(study.series) > 1:
         parts = {series: [one for one in study.scenarios if one.series == series]
                  for series in study.series}
-    for queue in study.averaged:
+    for queue in study.averaged_queues:
         for series, scenarios in parts.items():
             here = [one for one in scenarios if study.of(one.name, queue)]
             if here:
@@ -151,12 +151,12 @@ def _distribution(study: Study, scenarios: Sequence[ReportScenario], series: str
     def value(jobs: JobArrays) -> Any:
         return jobs.wait if name == "waiting" else jobs.bounded_slowdown(threshold)
 
-    with styled() as plots:
+    with plot_style() as plots:
         rows = math.ceil(len(scenarios) / 2)
         figure, axes = plots.subplots(figsize=(4.6, 2.9 + 0.16 * rows), layout="constrained")
         curves = [(one, pooled(study, one.name, value, queue)) for one in scenarios]
         most = max(values[-1] for _, values in curves)
-        # Most waits are short and a few long: logarithmic where a linear axis would hide them.
+        # Most waits are short and a few long: use a logarithmic axis if a linear one would hide the short ones.
         spread = sorted(number for _, values in curves for number in values)
         wide = most > 12 * max(spread[len(spread) // 2], 1.0) and most > 20
         right = max(most * (1.25 if wide else 1.04), 1.5 * least) or 1.0
@@ -167,7 +167,7 @@ def _distribution(study: Study, scenarios: Sequence[ReportScenario], series: str
                 else group // len(GROUPS)
             axes.step([least, *times, right], [0, *shares, 1], where="post", linewidth=1.5,
                       color=GROUPS[group % len(GROUPS)], linestyle=STYLES[style % len(STYLES)],
-                      label=label_of((one.group if series else one.label) or one.name))
+                      label=chart_label((one.group if series else one.label) or one.name))
         if wide:
             axes.set_xscale("symlog", linthresh=1, linscale=0.5)
             axes.minorticks_off()
@@ -185,14 +185,14 @@ def _distribution(study: Study, scenarios: Sequence[ReportScenario], series: str
         axes.set_xlabel(label)
         axes.set_ylabel("share of jobs with this value or less")
         grid(axes, "both")
-        # Above the panel, where no curve can be.
+        # Above the panel, where it hides no curve.
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncol=2, borderaxespad=0.2,
                     handlelength=2.6, columnspacing=1.2)
     title = "Waiting times" if name == "waiting" else "Bounded slowdown"
     text = "; ".join(f"{one.label or one.name}: half of the jobs at most "
                      f"{short(values[(len(values) - 1) // 2])}, the largest {short(values[-1])}"
                      for one, values in curves)
-    which = "".join(f"-{file_word(word)}" for word in (series, queue) if word)
+    which = "".join(f"-{file_name_part(word)}" for word in (series, queue) if word)
     return Picture(f"distribution-{name}{which}",
                    f"{title}, all jobs{f' under {series}' if series else ''}"
                    f"{f' on {queue}' if queue else ''}", text, figure)

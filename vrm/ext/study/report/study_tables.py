@@ -1,4 +1,4 @@
-"""The tables of a study: averages, changes, the queues one by one, applications, runs."""
+"""The tables of a study: averages, changes, single queues, energy, applications, runs."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from statistics import fmean
 from typing import Any
 from collections.abc import Iterator, Sequence
 
-from vrm.ext.study.report.formats import ReportColumn, Table, Value
+from vrm.ext.study.report.table_formats import ReportColumn, Table, Value
 from vrm.ext.study.report.study import FIGURES, MAIN, MEASURED, Study, applications
 from vrm.results.energy import energy_of
-from vrm.ext.study.statistics import CONFIDENCE
+from vrm.ext.study.confidence import CONFIDENCE
 
 
 def tables(study: Study) -> list[Table]:
-    """All tables of a study that say something."""
-    found = [averages(study, queue) for queue in study.averaged]
-    found += [*_changes(study), *(machine(study, queue) for queue in study.averaged)]
-    if len(study.queues) > 1 and study.averaged == [None]:
+    """Return all tables of a study that are not empty."""
+    found = [averages(study, queue) for queue in study.averaged_queues]
+    found += [*_changes(study), *(machine(study, queue) for queue in study.averaged_queues)]
+    if len(study.queues) > 1 and study.averaged_queues == [None]:
         found += [averages(study, queue) for queue in study.queues]
     return [*found, *_energy(study), *_applications(study), *_runs(study)]
 
@@ -29,8 +29,7 @@ def _note(study: Study) -> str:
 
 
 def averages(study: Study, queue: str | None = None) -> Table:
-    """Waiting, running and turnaround of each scenario, on a queue or averaged over all, with the
-    change from the first series beside it where there are just two."""
+    """Return waiting, running and turnaround time of each scenario, on one queue or averaged over all (None)."""
     series = study.series
     heads = ["scenario"]
     for name in MAIN:
@@ -52,7 +51,7 @@ def averages(study: Study, queue: str | None = None) -> Table:
 def _changes(study: Study) -> Iterator[Table]:
     base = study.series[0]
     for series in study.series[1:]:
-        queues = list(study.averaged)
+        queues = list(study.averaged_queues)
         if len(study.queues) > 1 and queues == [None]:
             queues += study.queues
         rows: list[Any] = []
@@ -76,7 +75,7 @@ def _changes(study: Study) -> Iterator[Table]:
 
 
 def machine(study: Study, queue: str | None = None) -> Table:
-    """Makespan, utilisation and slowdown of each scenario."""
+    """Return makespan, utilisation and bounded slowdown of each scenario."""
     names = [name for name in FIGURES if name not in MAIN]
     columns = [ReportColumn("scenario"), *(ReportColumn(FIGURES[name].head) for name in names)]
     rows = tuple((one.label or one.name, *(study.mean(one.name, name, queue) for name in names))
@@ -89,7 +88,7 @@ def machine(study: Study, queue: str | None = None) -> Table:
 
 
 def _energy(study: Study) -> Iterator[Table]:
-    """What the jobs of each scenario have drawn, on average over its runs, where that is known."""
+    """Yield the energy and power of the jobs of each scenario, averaged over its runs, if known."""
     rows: list[tuple[Value, ...]] = []
     for one in study.scenarios:
         found = [energy_of(run.drawn) for run in study.of(one.name) if run.drawn]
@@ -123,8 +122,8 @@ def _applications(study: Study) -> Iterator[Table]:
 
 
 def _runs(study: Study) -> Iterator[Table]:
-    """The runs, and where they come from: what another person needs to repeat them."""
-    origins: dict[tuple[Value, ...], list[int]] = {}  # how each has come about: number, runs
+    """Yield the table of the runs and that of their origins: what another person needs to repeat them."""
+    origins: dict[tuple[Value, ...], list[int]] = {}  # origin -> its number, number of runs
     rows = []
     for run in study.runs:
         known = run.record
@@ -152,7 +151,7 @@ def _runs(study: Study) -> Iterator[Table]:
 
 def _told(name: str, title: str, heads: Sequence[str], rows: Sequence[tuple[Value, ...]],
           note: str) -> Table:
-    """A table without the columns of which nothing is known."""
+    """Return a table without the columns that are empty."""
     kept = [index for index in range(len(heads)) if any(row[index] is not None for row in rows)]
     return Table(name, title, tuple(ReportColumn(heads[index]) for index in kept),
                  tuple(tuple(row[index] for index in kept) for row in rows), note)

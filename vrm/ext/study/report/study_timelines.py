@@ -1,4 +1,4 @@
-"""Timelines of runs: which job had which cores when."""
+"""Timelines of runs: which job used which cores at what time."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from typing import Any, NamedTuple
 from collections.abc import Iterator, Sequence
 
 from vrm.model.job import application_kind
-from vrm.ext.study.report.density import Places, density, draw as draw_density, natural
-from vrm.report.holdings import GPU, parse_devices
+from vrm.ext.study.report.node_density import Places, density, draw as draw_density, natural
+from vrm.report.node_resources import GPU, parse_devices
 from vrm.ext.study.report.pictures import (APPS, BLUE, GREEN, GREY, INK, PAPER, PINK, RED, SKY, Picture,
-                                 file_word, grid, styled)
+                                 file_name_part, grid, plot_style)
 from vrm.ext.study.report.job_table import programs_of
-from vrm.ext.study.report.plotting import PictureError, label_of
+from vrm.ext.study.report.plotting import PictureError, chart_label
 from vrm.ext.study.report.study import RanJob, StudyRun, Study
 from vrm.results.energy import power_over_time
 from vrm.results.names import time_text
 from vrm.results import shares
-from vrm.results.places import parse_cores
+from vrm.results.placement_text import parse_cores
 from vrm.results.summary import Moments
 
-PALE = 0.45  # share of its colour, the rest white, of a job that has its nodes for itself
-MANY = 1500  # jobs from which on a picture shows density (as PNG), for boxes would be too many
-EDGED = 1.5  # points that the box of a job measures from which on it has an edge
+PALE = 0.45  # share of the colour (the rest is white) for a job that shares no node
+MANY = 1500  # with more jobs than this a picture shows the density (as PNG) instead of boxes
+MIN_EDGED_SIZE = 1.5  # a job's box has an edge if it is larger than this (points)
 
 
 Window = tuple[float, float]  # seconds after the first submission
 
 
 def timelines(study: Study, window: Window | None = None) -> Iterator[Picture]:
-    """For each scenario, its first run: what ran on which cores, how busy they were, and how many
-    jobs waited. All have the same axis of time: the longest run, or the window.
+    """For the first run of each scenario, draw which jobs used which cores, the utilisation, and the number of
+    waiting jobs. All have the same time axis: the longest run, or the window.
 
-    Raises PictureError where no run reaches into the window.
+    Raises PictureError if no run reaches into the window.
     """
     chosen = [study.of(one.name)[0] for one in study.scenarios]
     longest = max(run.span[1] - run.span[0] for run in chosen)
@@ -46,8 +46,8 @@ def timelines(study: Study, window: Window | None = None) -> Iterator[Picture]:
 
 
 def timeline(study: Study, run: StudyRun, window: Window | None = None) -> Picture:
-    """One run over time, or within a window. Where there are more jobs than boxes can show, the
-    nodes are drawn as dark as they were busy."""
+    """Draw one run over time, or within a window. With more than MANY jobs, the density of each node is drawn
+    instead of boxes."""
     start, last = run.span
     begin, end = window or (0.0, last - start)
     first, length = start + begin, end - begin
@@ -66,7 +66,7 @@ def timeline(study: Study, run: StudyRun, window: Window | None = None) -> Pictu
     else:
         bars, names, lines = _places(run, [
             row for row in _parts(run) if row.end > first and row.start < first + length])
-    with styled() as plots:
+    with plot_style() as plots:
         height = min(5.5, max(2.6, (0.03 if heavy else 0.08) * lines)) if lines > 8 or heavy \
             else 0.32 * lines
         panels = [height] * bool(lines) + [0.9] * (3 if run.drawn else 2)
@@ -87,18 +87,18 @@ def timeline(study: Study, run: StudyRun, window: Window | None = None) -> Pictu
     where = ", ".join(filter(None, [run.queue, f"repetition {run.repetition}"
                                     if study.repetitions > 1 else ""]))
     label = scenario.label or scenario.name
-    shared = sum(1 for row in run.jobs if run.companions.get(row.id)) if run.companions else 0
+    shared = sum(1 for row in run.jobs if run.co_running_programs.get(row.id)) if run.co_running_programs else 0
     text = f"{run.ran} jobs in {time_text(last - start)}, {shared} of them with another " \
            f"one on their nodes for some time"
     if count < run.ran:
         text += f"; {count} of the jobs ran in the time that is shown"
-    name = file_word(run.directory.name if study.repetitions > 1 else run.scenario)
+    name = file_name_part(run.directory.name if study.repetitions > 1 else run.scenario)
     return Picture(f"timeline-{name}",
                    f"{label}{f' ({where})' if where else ''}", text, figure, heavy)
 
 
 def _clock(axes: Any, length: float, begin: float = 0.0) -> None:
-    """Ticks in the unit that suits the length (s) of the axis, which begins so late (s)."""
+    """Set ticks in the unit that suits the length (s) of the axis; the axis begins at `begin` (s)."""
     from matplotlib.ticker import MaxNLocator
     unit, name = next((seconds, name) for seconds, name in (
         (86400.0, "days"), (3600.0, "hours"), (1.0, "seconds"))
@@ -109,8 +109,8 @@ def _clock(axes: Any, length: float, begin: float = 0.0) -> None:
     axes.set_xlabel(f"{name} since the first submission")
 
 
-class _Part:
-    """A job from one time to another, with the cores that it had then; or a program of a coupled job."""
+class _JobPart:
+    """A job during an interval in which its cores were constant; or one program of a coupled job."""
 
     def __init__(self, row: RanJob, begin: float, end: float, cores: str, app: str = "") -> None:
         self._row = row
@@ -120,8 +120,8 @@ class _Part:
         return getattr(self._row, name)
 
 
-class _Held(NamedTuple):
-    """Which cores jobs had from when to when: arrays of seconds, the number of the cores, and where they are."""
+class _HeldIntervals(NamedTuple):
+    """Intervals (arrays of seconds) in which jobs held cores, the number of the cores, and their places."""
 
     begins: Any
     ends: Any
@@ -129,17 +129,18 @@ class _Held(NamedTuple):
     places: Places
 
 
-def _held(run: StudyRun) -> _Held:
-    """Those of a run: a core that one job had lent to another is the other's."""
+def _held(run: StudyRun) -> _HeldIntervals:
+    """Return the held cores of a run; a core that one job lent to another counts for the borrower."""
     ran = run.table.ran
     if not _lends(run):
-        return _Held(ran.start, ran.end, ran.cores, run.table.places)
+        return _HeldIntervals(ran.start, ran.end, ran.cores, run.table.places)
     import numpy as np
     parts = list(_parts(run))
     cores = [sum(last - first + 1 for _, ranges in parse_cores(part.cores) for _, first, last in ranges)
-             if isinstance(part, _Part) else part.processors for part in parts]
-    return _Held(np.array([part.start for part in parts], float), np.array([part.end for part in parts], float),
-                 np.array(cores, np.int64), Places.read([part.cores for part in parts]))
+             if isinstance(part, _JobPart) else part.processors for part in parts]
+    return _HeldIntervals(np.array([part.start for part in parts], float), np.array([part.end for part in parts],
+                                                                                    float),
+                          np.array(cores, np.int64), Places.read([part.cores for part in parts]))
 
 
 def _lends(run: StudyRun) -> list[shares.HeldCores]:
@@ -150,8 +151,8 @@ def _lends(run: StudyRun) -> list[shares.HeldCores]:
 
 
 def _parts(run: StudyRun) -> Iterator[RanJob]:
-    """The jobs of a run; one that has lent cores, or borrowed some, for each time with other cores, and of a coupled
-    one each program."""
+    """Yield the jobs of a run. A job that lent or borrowed cores yields one part per interval with constant cores,
+    a coupled job one part per program."""
     parts: dict[int, dict[tuple[float, float], list[str]]] = {}
     for each in _lends(run):
         parts.setdefault(each.job, {}).setdefault((each.begin, each.end), []).append(
@@ -160,29 +161,29 @@ def _parts(run: StudyRun) -> Iterator[RanJob]:
         if row.id not in parts:
             yield from _programs(row) if row.coupled and row.cores else (row,)
         for (begin, end), places in parts.get(row.id, {}).items():
-            part: Any = _Part(row, begin, end, ";".join(places))
+            part: Any = _JobPart(row, begin, end, ";".join(places))
             if begin < row.end and end > row.start:  # not of an earlier run of the job
                 yield part
 
 
 def _programs(row: RanJob) -> Iterator[RanJob]:
-    """The programs of a coupled job, whose cores are listed one after the other."""
+    """Yield the programs of a coupled job; its cores are listed program after program."""
     cores = [f"{node}:{socket}/{core}" for node, ranges in parse_cores(row.cores)
              for socket, first, last in ranges for core in range(first, last + 1)]
     at = 0
     for each in programs_of(row.coupled):
-        program: Any = _Part(row, row.start, row.end, ";".join(cores[at:at + each.request.cores]), each.app)
+        program: Any = _JobPart(row, row.start, row.end, ";".join(cores[at:at + each.request.cores]), each.app)
         at += each.request.cores
         yield program
 
 
-Bar = tuple[RanJob, int, int]  # a job, its lowest line of the picture and how many it takes
+Bar = tuple[RanJob, int, int]  # a job, its first line in the picture, and its number of lines
 
 
 def _places(run: StudyRun, jobs: Sequence[RanJob]
             ) -> tuple[list[Bar], list[tuple[float, str]], int]:
-    """The bars of some jobs of a run, the names of its lines with their places, and how many lines there are:
-    a line is a core, or a node where jobs.csv has no cores; below the cores of a node are its GPUs."""
+    """Return the bars of some jobs of a run, the names of its lines with their positions, and the number of lines.
+    A line is a core; the lines of a node's GPUs follow those of its cores. Empty if jobs.csv has no cores."""
     sockets: dict[str, dict[int, int]] = {}
     places = [parse_cores(row.cores) if row.cores else [] for row in jobs]
     for placed in places:
@@ -192,7 +193,7 @@ def _places(run: StudyRun, jobs: Sequence[RanJob]
                 sizes[socket] = max(sizes.get(socket, 0), last + 1)
     if not sockets:
         return [], [], 0
-    # A socket that was never full is as large as the others.
+    # Assume that all sockets have the same size, also those that were never full.
     size = max(max(sizes.values()) for sizes in sockets.values())
     most = 1 + max(max(sizes) for sizes in sockets.values())
     if run.processors and run.processors % (len(sockets) * most) == 0:
@@ -212,7 +213,7 @@ def _places(run: StudyRun, jobs: Sequence[RanJob]
         taken += sorted(base[node] + cores + index for node, held in devices.get(row.id, {}).items()
                         if node in base for index in held.get(GPU, ()))
         for line in taken:
-            # One box for what touches: on a machine of many nodes there are fewer of them.
+            # Merge adjacent lines into one box, also across nodes if there are many nodes: fewer boxes.
             if bars and bars[-1][0] is row and bars[-1][1] + bars[-1][2] == line \
                     and (line % every not in (0, cores) or len(nodes) > 16):
                 bars[-1] = (row, bars[-1][1], bars[-1][2] + 1)
@@ -228,8 +229,8 @@ def _places(run: StudyRun, jobs: Sequence[RanJob]
 
 
 def _lines(sockets: int, size: int, halves: bool) -> dict[tuple[int, int], int]:
-    """The line of each socket and core of a node. With `halves` the first halves of all sockets
-    come first, so that two jobs that share the sockets are two boxes and not a comb."""
+    """Return the line of each (socket, core) of a node. With `halves` the first halves of all sockets come first,
+    so that two jobs that share the sockets are two boxes instead of stripes."""
     half = max(1, size // 2)
     cores = sorted(((socket, core) for socket in range(sockets) for core in range(size)),
                    key=lambda place: (place[1] // half if halves else 0, place))
@@ -240,9 +241,9 @@ def _gantt(axes: Any, study: Study, run: StudyRun, bars: Sequence[Bar],
            names: Sequence[tuple[float, str]], lines: int, first: float, length: float,
            inches: float) -> None:
     from matplotlib.patches import Patch
-    kinds = _coloured(study)
+    kinds = _application_colours(study)
     whole: dict[tuple[str, bool], list[Box]] = {}
-    plain = not any(other.companions for other in study.runs)  # no need to tell apart then
+    plain = not any(other.co_running_programs for other in study.runs)  # no job shares a node: full colours for all
     for row, line, count in bars:
         colour = _colour(kinds, row)
         for begin, end, together in _stretches(run, row):
@@ -251,10 +252,10 @@ def _gantt(axes: Any, study: Study, run: StudyRun, bars: Sequence[Bar],
                 (begin - first, line, end - begin, count))
     for (colour, together), boxes in whole.items():
         _boxes(axes, boxes, facecolor=colour if together else _pale(colour), linewidth=0)
-    wide, tall = 500 / length if length else 0, 72 * inches / lines  # points of 1 s, of a line
+    wide, tall = 500 / length if length else 0, 72 * inches / lines  # points per second, points per line
     _boxes(axes, [(row.start - first, line, row.end - row.start, count)
-                  for row, line, count in bars  # a narrower one would be all edge
-                  if min((row.end - row.start) * wide, count * tall) > EDGED],
+                  for row, line, count in bars  # a smaller box would show only its edge
+                  if min((row.end - row.start) * wide, count * tall) > MIN_EDGED_SIZE],
            facecolor="none", edgecolor=PAPER, linewidth=0.7 if len(bars) < 400 else 0.3)
     _label(axes, run, bars, kinds, (first, first + length), wide, tall, plain)
     if not names[0][1].startswith("core ") and len(names) > 1:
@@ -262,17 +263,17 @@ def _gantt(axes: Any, study: Study, run: StudyRun, bars: Sequence[Bar],
         for line in range(1, len(names)):
             axes.axhline(line * spaced, color=INK, alpha=0.5, linewidth=0.6)
     axes.set_ylim(lines, 0)
-    axes.set_yticks([place for place, _ in names], [label_of(name) for _, name in names])
+    axes.set_yticks([place for place, _ in names], [chart_label(name) for _, name in names])
     if not names[0][1].startswith("core "):
         axes.set_ylabel("nodes, their cores" + " and GPUs" * any(row.devices for row, _, _ in bars))
     axes.tick_params(axis="y", length=0)
     axes.tick_params(axis="x", length=0)
     shown = run.table.kinds
-    keys: list[Any] = [Patch(color=kinds[kind], label=label_of(kind))
+    keys: list[Any] = [Patch(color=kinds[kind], label=chart_label(kind))
                        for kind in kinds if kind in shown]
     if any(kind not in kinds for kind in shown):
         keys.append(Patch(color=GREY, label="others"))
-    if any(other.companions for other in study.runs):
+    if any(other.co_running_programs for other in study.runs):
         axes.set_xlabel("full colour: with another job on its node; pale: alone there",
                         fontsize=7.5, loc="right")
     if len(kinds) == 1:
@@ -289,11 +290,11 @@ def _pale(colour: str) -> str:
     return "#" + "".join(f"{round(255 - PALE * (255 - part)):02x}" for part in parts)
 
 
-Box = tuple[float, float, float, float]  # left, lowest line, width, lines
+Box = tuple[float, float, float, float]  # left, first line, width, lines
 
 
 def _boxes(axes: Any, boxes: Sequence[Box], **look: Any) -> None:
-    """Draw many boxes of one look as one path, which keeps files small."""
+    """Draw many boxes of the same style as one path, which keeps files small."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path as Line
     if not boxes:
@@ -303,7 +304,7 @@ def _boxes(axes: Any, boxes: Sequence[Box], **look: Any) -> None:
         right, high = left + width, low + count
         points += [(left, low), (right, low), (right, high), (left, high), (left, low)]
         codes += [Line.MOVETO, Line.LINETO, Line.LINETO, Line.LINETO, Line.CLOSEPOLY]
-    # As an artist: the limits of the axes are set, and need not be found from all the points.
+    # Added as an artist: the limits of the axes are set already, so they are not computed from all points.
     boxes_path = PathPatch(Line(points, codes), **look)
     boxes_path.set_in_layout(False)
     axes.add_artist(boxes_path)
@@ -311,8 +312,8 @@ def _boxes(axes: Any, boxes: Sequence[Box], **look: Any) -> None:
 
 def _label(axes: Any, run: StudyRun, bars: Sequence[Bar], kinds: dict[str, str],
            shown: tuple[float, float], points: float, tall: float, plain: bool) -> None:
-    """Write on each job, where there is room, its number and program, once for each program. A second is `points`
-    wide and a line `tall` points high; with `plain` all jobs have their full colours."""
+    """Write its number and program on each job that has enough space, once per program. One second is `points` wide
+    and one line is `tall` points high; with `plain` all jobs have their full colours."""
     widest: dict[tuple[int, str], Bar] = {}
     for bar in bars:
         key = bar[0].id, bar[0].app
@@ -329,14 +330,15 @@ def _label(axes: Any, run: StudyRun, bars: Sequence[Bar], kinds: dict[str, str],
             if (end - begin) * points > 4.1 * len(words) + 2:
                 colour = _colour(kinds, row)
                 dark = colour in (BLUE, GREEN, RED) and (together or plain)
-                axes.text((begin + end) / 2 - shown[0], line + count / 2, label_of(words),
+                axes.text((begin + end) / 2 - shown[0], line + count / 2, chart_label(words),
                           ha="center", va="center", fontsize=6.5, clip_on=True,
                           color="white" if dark else "black")
                 break
 
 
-def _coloured(study: Study) -> dict[str, str]:
-    """The colours of applications: one each for the eight that ran longest."""
+def _application_colours(study: Study) -> dict[str, str]:
+    """Return the colours of applications. If there are more applications than colours, only those with the most
+    core seconds have their own."""
     kinds = study.kinds
     if len(kinds) > len(APPS):
         seconds: dict[str, float] = {}
@@ -349,14 +351,15 @@ def _coloured(study: Study) -> dict[str, str]:
 
 
 def _colour(kinds: dict[str, str], row: RanJob) -> str:
-    """The colour of a job: of its application, or where all are of one kind, of its number."""
+    """Return the colour of a job: that of its application; if all jobs are of one application, chosen by its
+    number."""
     if len(kinds) == 1:
         return APPS[row.id % len(APPS)]
     return kinds.get(application_kind(row.app), GREY)
 
 
 def _stretches(run: StudyRun, row: RanJob) -> Iterator[tuple[float, float, bool]]:
-    """The parts of a job's time, and whether another job was on one of its nodes in each."""
+    """Yield the intervals of a job's time, each with whether another job used one of its nodes."""
     begin = row.start
     for start, end in run.shared.get(row.id, ()):
         start, end = max(start, begin), min(end, row.end)
@@ -373,7 +376,7 @@ def _stretches(run: StudyRun, row: RanJob) -> Iterator[tuple[float, float, bool]
 def _usage(busy: Any, queue: Any, run: StudyRun, first: float, length: float) -> None:
     moments = Moments.of(run.table.ran, _held(run)[:3])
     whole = 100 / run.processors if run.processors else 1.0
-    times, used = _thinned(moments.times - first, moments.busy, length)
+    times, used = _averaged_steps(moments.times - first, moments.busy, length)
     busy.fill_between(times, [value * whole for value in used], step="post", color=SKY, linewidth=0)
     if run.processors:
         busy.set_ylim(0, 105)
@@ -382,7 +385,7 @@ def _usage(busy: Any, queue: Any, run: StudyRun, first: float, length: float) ->
     else:
         busy.set_ylim(bottom=0)
         busy.set_ylabel("cores\nin use")
-    times, waiting_jobs = _thinned(moments.times - first, moments.queued, length)
+    times, waiting_jobs = _averaged_steps(moments.times - first, moments.queued, length)
     queue.fill_between(times, waiting_jobs, step="post", color=PINK, linewidth=0)
     queue.set_ylim(0, max(1, *waiting_jobs, 1) * 1.08)
     queue.locator_params(axis="y", nbins=4, integer=True)
@@ -392,11 +395,11 @@ def _usage(busy: Any, queue: Any, run: StudyRun, first: float, length: float) ->
 
 
 def _power(axes: Any, run: StudyRun, first: float, length: float) -> None:
-    """What all jobs together draw."""
+    """Draw the power of all jobs together."""
     import numpy as np
     steps = power_over_time(run.drawn)
-    times, watts = _thinned(np.array([time - first for time, _ in steps]),
-                            np.array([watts for _, watts in steps]), length)
+    times, watts = _averaged_steps(np.array([time - first for time, _ in steps]),
+                                   np.array([watts for _, watts in steps]), length)
     kilo = max(watts, default=0.0) >= 10000
     axes.fill_between(times, [value / (1000 if kilo else 1) for value in watts], step="post", color=GREEN, linewidth=0)
     axes.set_ylim(bottom=0)
@@ -405,16 +408,16 @@ def _power(axes: Any, run: StudyRun, first: float, length: float) -> None:
     grid(axes, "both")
 
 
-SHOWN = 800  # stretches of time that a curve has room for
+SHOWN = 800  # maximum number of time intervals of a curve
 
 
-def _thinned(times: Any, values: Any, length: float) -> tuple[list[float], list[float]]:
-    """Times (s) and the values from each on, over the length. Where they are more than can be
-    seen, the mean over each stretch of time."""
+def _averaged_steps(times: Any, values: Any, length: float) -> tuple[list[float], list[float]]:
+    """Return times (s) and the values from each on, over the length. With more than SHOWN times, return the mean of
+    each of SHOWN intervals."""
     import numpy as np
     if len(times) <= SHOWN or length <= 0:
         return times.tolist(), values.tolist()
     edges = np.linspace(0, length, SHOWN + 1)
-    passed = np.concatenate([[0], np.cumsum(values[:-1] * np.diff(times))])  # its integral
+    passed = np.concatenate([[0], np.cumsum(values[:-1] * np.diff(times))])  # the integral of the values
     means = np.diff(np.interp(edges, times, passed)) / np.diff(edges)
     return edges.tolist(), [*means.tolist(), 0.0]

@@ -1,1 +1,1 @@
-"""A live run simulated again: how near the simulation is."""
+"""Validates the simulator: simulates a live run again and reports how much the results differ."""

@@ -1,6 +1,5 @@
-"""The terminal of `vrm top`: reads the run's files, takes keys, and puts on the screen what
-`vrm/ext/top/top.py` draws.
-"""
+"""The terminal of `vrm top`: reads the run's files, handles keys, and shows what
+`vrm/ext/top/top.py` draws."""
 
 from __future__ import annotations
 
@@ -20,28 +19,29 @@ from vrm.ext.top import cells, top, top_nodes, top_view
 from vrm.report.overviews import overviews
 from vrm.results import forecast
 from vrm.results.state import Snapshot, current, now as clock_of, parsed
-from vrm.run import control
+from vrm.run import command_files
 from vrm.run.rundir import RunDirectory
 from vrm.system.errors import RunError
 
 LOOK = 0.25
 """Seconds between two looks at the files; a change is drawn at once."""
 SILENT = 7.0
-"""Age in seconds of a state from which it is asked whether its manager lives."""
+"""Age of a state file in seconds from which the reader checks whether its manager lives."""
 REPLY_SECONDS = 15.0
 MESSAGE_SECONDS = 8.0
 AROUND, REST = 2.0, 20.0
-"""Seconds between two questions to extensions at the least; times the seconds that one has taken."""
+"""Minimum seconds between two queries to extensions; the pause is also at least REST times the seconds of the last
+query."""
 LAST_WORDS = 2.0
-"""Seconds that are waited at the end for the answer to the last command."""
+"""Maximum seconds to wait at the end for the answer to the last command."""
 
 
 # ------------------------------------------------------------------------------------- the files
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What was read last; `alive` is None where it is not known. `around` are lines that extensions show."""
+class ScreenData:
+    """The data that was read last; `alive` is None if not known. `around`: lines that extensions show."""
 
     snapshot: Snapshot | None = None
     ends: tuple[top_view.JobEnd, ...] = ()
@@ -51,14 +51,14 @@ class Seen:
 
 
 class Reader(threading.Thread):
-    """Reads a run's files and sends commands to its manager.
+    """Thread that reads a run's files and sends commands to its manager.
 
-    In a thread of its own: a shared file system that hangs must not freeze the screen.
+    It is a separate thread because a shared file system that hangs must not freeze the screen.
     """
 
     def __init__(self, run: RunDirectory) -> None:
         super().__init__(daemon=True, name="reader")
-        self.seen = Seen()
+        self.seen = ScreenData()
         self.replies: queue.Queue[cells.Span] = queue.Queue()
         self._run = run
         self._commands: queue.Queue[top_view.Command | None] = queue.Queue()
@@ -69,22 +69,22 @@ class Reader(threading.Thread):
         self._failure: BaseException | None = None
 
     def send(self, wanted: top_view.Command) -> None:
-        """Send a command; what comes of it goes to `replies`."""
+        """Send a command; its result is put into `replies`."""
         self._commands.put(wanted)
 
     def close(self) -> None:
-        """End, soon even if an answer is missing or the file system hangs; raises what ended the
-        thread before its time."""
+        """End the thread within LAST_WORDS seconds, even if an answer is missing or the file system hangs. Raises the
+        exception that ended the thread early, if any."""
         self._commands.put(None)
         self.join(LAST_WORDS)
         if self._failure is not None:
             raise self._failure
 
     def run(self) -> None:
-        """Look and send until the end."""
+        """Read files and send commands until `close` is called."""
         try:
             self._serve()
-        except BaseException as error:  # told when the screen is closed, where it can be read
+        except BaseException as error:  # raised when the screen is closed, so that the user can read it
             self._failure = error
 
     def _serve(self) -> None:
@@ -105,7 +105,7 @@ class Reader(threading.Thread):
             self.replies.put(("no manager runs", "bad"))
             return
         try:
-            self._sent[control.send(self._run, wanted)] = time.monotonic()
+            self._sent[command_files.send(self._run, wanted)] = time.monotonic()
         except RunError as error:
             self.replies.put((str(error), "bad"))
         else:
@@ -114,15 +114,15 @@ class Reader(threading.Thread):
     def _collect(self) -> None:
         for name, since in list(self._sent.items()):
             try:
-                reply = control.wait_reply(self._run, name, 0)
+                reply = command_files.wait_reply(self._run, name, 0)
             except OSError:
-                reply = None  # looked for again at the next turn
+                reply = None  # the next turn tries again
             if reply is not None:
                 del self._sent[name]
                 self.replies.put((reply["text"], "good" if reply["ok"] else "bad"))
             elif time.monotonic() - since > REPLY_SECONDS:
                 del self._sent[name]
-                back = control.withdraw(self._run, name)
+                back = command_files.withdraw(self._run, name)
                 self.replies.put((f"no answer within {REPLY_SECONDS:g} s"
                                   + ("; the command was withdrawn" if back else ""), "bad"))
 
@@ -135,7 +135,7 @@ class Reader(threading.Thread):
             if state is not None or found:
                 snapshot = (current(parsed(state)) if state is not None else self.seen.snapshot)
                 snapshot = self._with_forecast(snapshot)
-                top.render(snapshot, (), (80, 24), 0.0)  # what cannot be drawn is not taken
+                top.render(snapshot, (), (80, 24), 0.0)  # raises an error if it cannot be drawn
                 self.seen = replace(self.seen, snapshot=snapshot, alive=None, trouble="")
         except FileNotFoundError:
             self._trouble("" if self.seen.around else nothing_yet(self._run.state))
@@ -149,7 +149,7 @@ class Reader(threading.Thread):
         self._ask()
 
     def _look_around(self) -> None:
-        """Ask the extensions what they show; rarely when that is slow."""
+        """Query the lines that extensions show; less often if that is slow."""
         begun = time.monotonic()
         if begun >= self._around_due:
             found = overviews(self._run.directory, self._run.log)
@@ -160,7 +160,7 @@ class Reader(threading.Thread):
                 self.seen = replace(self.seen, around=around)
 
     def _look_at_forecast(self) -> bool:
-        """Read the forecast if it has changed; whether that is so."""
+        """Read the forecast if it has changed; return whether it has."""
         path = self._run.forecast
         try:
             data = self._changed("forecast", path)
@@ -176,7 +176,7 @@ class Reader(threading.Thread):
         return self.seen.snapshot is not None
 
     def _with_forecast(self, snapshot: Any) -> Any:
-        """The state with what is forecast of its jobs."""
+        """Return the state with the forecasts of its jobs."""
         made, jobs = self._forecasts
         if abs(snapshot["time"] - made) > forecast.OLD or snapshot["manager"]["phase"] == "ended":
             jobs = {}
@@ -190,9 +190,9 @@ class Reader(threading.Thread):
 
     def _changed(self, what: str, path: os.PathLike[str], content: bool = True
                  ) -> bytes | None:
-        """The file's content when it is not what it was at the last look, else None.
+        """Return the file's content if it has changed since the last look, otherwise None.
 
-        It is opened each time: that makes NFS ask its server, a `stat` alone does not.
+        The file is opened each time: this makes NFS query its server; a `stat` alone does not.
         """
         with open(path, "rb") as file:
             about = os.fstat(file.fileno())
@@ -204,7 +204,7 @@ class Reader(threading.Thread):
             return data
 
     def _ask(self) -> None:
-        """Whether the manager of a state that grows old holds its lock, every few seconds."""
+        """Check every few seconds whether the manager still holds its lock, while its state file is old."""
         snapshot = self.seen.snapshot
         if snapshot is None or clock_of(snapshot) - snapshot["time"] < SILENT:
             return
@@ -213,7 +213,7 @@ class Reader(threading.Thread):
             try:
                 alive = self._run.manager_runs()
             except OSError:
-                return  # not ours to open, or no locks here: the state's age must tell
+                return  # no permission, or no locks here: the state's age must do
             self.seen = replace(self.seen, alive=alive)
 
 
@@ -221,7 +221,7 @@ class Reader(threading.Thread):
 
 
 class Screen:
-    """The full screen: draws, and takes keys."""
+    """The full screen: draws and handles keys."""
 
     def __init__(self, reader: Reader, utf8: bool) -> None:
         self.reader = reader
@@ -232,12 +232,12 @@ class Screen:
         self._quit = False
 
     def run(self) -> None:
-        """Show the run until the user quits, or SIGTERM or a lost terminal ends it."""
+        """Show the run until the user quits, or until SIGTERM, SIGHUP (a lost terminal) or SIGINT."""
         os.environ.setdefault("ESCDELAY", "25")  # ms; a lone escape is a key, not a long wait
         before = {number: signal.signal(number, self._end)
                   for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
         window = curses.initscr()
-        try:  # not curses.wrapper: it starts colours, white on black, even where none are wanted
+        try:  # not curses.wrapper: it starts colours, white on black, even if none are wanted
             curses.noecho()
             curses.cbreak()
             window.keypad(True)
@@ -255,7 +255,7 @@ class Screen:
         with contextlib.suppress(curses.error):  # a terminal that cannot hide its cursor
             curses.curs_set(0)
         if not hasattr(window, "get_wch"):
-            self.glyphs = cells.ASCII  # this curses knows bytes only
+            self.glyphs = cells.ASCII  # this curses supports only bytes
         window.timeout(100)
         drawn: Any = None
         while not self._quit and self.reader.is_alive():
@@ -277,7 +277,7 @@ class Screen:
             self.status = ("", "plain")
 
     def _keys(self, window: Any) -> Iterator[str]:
-        """The next key, in the words of `top_view.press`, if one comes within the turn."""
+        """Yield the next key, named as in `top_view.press`, if one arrives within the turn."""
         try:
             code = window.get_wch() if hasattr(window, "get_wch") else window.getch()
         except curses.error:
@@ -332,7 +332,7 @@ class Screen:
         return attribute | curses.A_REVERSE if reverse else attribute
 
     def _styles(self) -> dict[str, int]:
-        """Attributes of the styles; colours where the terminal has them and NO_COLOR is not set."""
+        """Return the attributes of the styles, with colours if the terminal has them and NO_COLOR is not set."""
         plain = {"title": curses.A_REVERSE | curses.A_BOLD, "heading": curses.A_BOLD
                  | curses.A_UNDERLINE, "bold": curses.A_BOLD, "dim": curses.A_DIM,
                  "bad": curses.A_BOLD, "warn": curses.A_BOLD, "ask": curses.A_REVERSE}
@@ -340,7 +340,7 @@ class Screen:
             return plain
         curses.start_color()
         curses.use_default_colors()
-        if curses.COLORS >= 256:  # told apart by colour-blind eyes too, on dark and on light
+        if curses.COLORS >= 256:  # also distinct for colour-blind users, on dark and on light backgrounds
             jobs = (38, 208, 35, 170, 178, 69)
         else:
             jobs = (curses.COLOR_CYAN, curses.COLOR_YELLOW, curses.COLOR_GREEN,

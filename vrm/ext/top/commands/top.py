@@ -1,4 +1,4 @@
-"""`vrm top`."""
+"""The command `vrm top`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from vrm.commands.shared import CannotRun, run_of
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
-    """Add the command to the program's."""
+    """Add the command to the argument parser."""
     command(commands, "top", watch, "watch a run on the full screen", [shared], "vrm top",
             "Shows nodes, jobs and the queue; cancels, holds and releases jobs (q quits, ? lists "
             "the keys). If the output is not a terminal, it is printed once as text.")
 
 
 def watch(arguments: argparse.Namespace) -> int:
-    """Show the run until the user quits; 0."""
+    """Show the run until the user quits; return 0."""
     try:
         from vrm.ext.top.commands.screen import Reader, Screen
     except ImportError as error:
@@ -43,9 +43,9 @@ def watch(arguments: argparse.Namespace) -> int:
 
 
 def speaks_utf8() -> bool:
-    """Whether the user's locale is one of UTF-8.
+    """Return whether the user's locale uses UTF-8.
 
-    Python makes a C locale one of UTF-8 for itself (PEP 538), which says nothing of the terminal.
+    Python changes a C locale to a UTF-8 one for itself (PEP 538); that says nothing about the terminal.
     """
     try:
         locale.setlocale(locale.LC_ALL, "")
@@ -57,7 +57,7 @@ def speaks_utf8() -> bool:
 
 
 def addressable() -> bool:
-    """Whether text can be put anywhere on this terminal; not so with TERM=dumb."""
+    """Return whether the terminal can put text at any position; with TERM=dumb it cannot."""
     import curses
 
     try:

@@ -1,1 +1,1 @@
-"""What `vrm submit --urgent` does."""
+"""The command line of urgent jobs: `vrm submit --urgent`."""

@@ -1,1 +1,1 @@
-"""Jobs of a live run: they come in, are launched, are followed, and end."""
+"""The jobs of a live run: how they are submitted, launched, followed and ended."""

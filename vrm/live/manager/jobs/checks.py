@@ -1,4 +1,4 @@
-"""Looks at jobs while they run: whether their ranks are where they should be, and how much memory they use."""
+"""Checks running jobs: whether their ranks run on the right cores, and how much memory they use."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ import math
 from vrm.live.manager.jobs.ends import Ends
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.part import Part
-from vrm.live.manager.jobs.running import Running
-from vrm.live.nodes.nodewatch import Bound
-from vrm.live.nodes.outcomes import MemoryUse
+from vrm.live.manager.jobs.live_job import LiveJob
+from vrm.live.nodes.node_watch import BindingsFound
+from vrm.live.nodes.agent_events import MemoryUse
 from vrm.model import Placement
 from vrm.model.amounts import MEMORY, said
 from vrm.model.job import Request
 
 
 class Checks(Part):
-    """Asks the nodes about jobs that run for a while, and acts on what they say."""
+    """Queries the nodes about jobs that have run for a while, and acts on the answers."""
 
-    observes = (Bound, MemoryUse)
+    observes = (BindingsFound, MemoryUse)
 
     def __init__(self, live: LiveRun, ends: Ends) -> None:
         self.live = live
         self.ends = ends
 
     def observe(self, event: object) -> None:
-        """Take notice of where ranks are, and of what jobs use."""
-        if isinstance(event, Bound) and not self._moving(event.job_id):
+        """Handle reports of where ranks run and how much memory jobs use."""
+        if isinstance(event, BindingsFound) and not self._moving(event.job_id):
             self.live.records.found(event.job_id, event.check)
             self._judge_bindings(event.job_id, event.check.state)
         elif isinstance(event, MemoryUse):
             self._memory(event)
 
     def tidy(self, now: float) -> None:
-        """Look at jobs whose time has come for that."""
+        """Start the checks of jobs that are due."""
         bindings = self.live.settings.launcher.check_bindings != "ignore"
         memory = self.live.settings.memory.over != "off"
         for running in list(self.live.running.values()):
             if now >= running.bindings_due:
                 running.bindings_due = math.inf
-                if bindings and not self._moving(running.job.id):  # else when its ranks are where they are to be
+                if bindings and not self._moving(running.job.id):  # otherwise it is checked after the move
                     self._check(running)
             if memory and now >= running.memory_due and not running.former and not running.away:
                 running.memory_due = math.inf
@@ -50,14 +50,14 @@ class Checks(Part):
     def _moving(self, job_id: int) -> bool:
         return any(part.moving(job_id) for part in self.live.parts.having("moving"))
 
-    def _check(self, running: Running) -> None:
+    def _check(self, running: LiveJob) -> None:
         job_id, cluster = running.job.id, self.live.cluster
         self.live.watch.ask(job_id, list(cluster.slots(running.booking) if not running.former
                                     else running.booking.placement.slots(cluster.nodes)))
         self._judge_bindings(job_id, self.live.records.check_bindings(running.booking))
 
     def _judge_bindings(self, job_id: int, state: str) -> None:
-        """End a job whose ranks are on the cores of others, where that is wished."""
+        """Record the state of the bindings; end a job with wrong bindings if `Launcher.CheckBindings` is `fail`."""
         live, running = self.live, self.live.running.get(job_id)
         if running is None or state == "unchecked":
             return
@@ -67,7 +67,7 @@ class Checks(Part):
             self.ends.end_job(running, "binding")
 
     def _memory(self, event: MemoryUse) -> None:
-        """What a job has of memory on a node, or that this is too much."""
+        """Record the memory that a job uses on a node; if it is too much, warn or end the job."""
         live, running = self.live, self.live.running.get(event.job_id)
         if running is None:
             return
@@ -87,7 +87,7 @@ class Checks(Part):
             live.tell("warning", f"#{job.id} {job.app}: {why}")
 
     def _limits(self, placement: Placement, request: Request) -> dict[str, int]:
-        """The bytes of memory that a job asked for on each of its nodes; none where it asked for none."""
+        """Return the bytes of memory that a job requested, by the names of its nodes; empty if it requested none."""
         found: dict[str, int] = {}
         nodes = self.live.cluster.nodes
         for asked, part in zip(request.parts or (request,), placement.parts or (placement,)):

@@ -1,8 +1,7 @@
-"""The queue file is another than it was: its waiting lines were changed, moved or removed, and others were added.
+"""Handles edits of the queue file: waiting lines that were changed, moved or removed, and lines that were inserted.
 
-What was meant is found by comparing lines (`vrm.workload.editing`). Each thing that is done is one record of the
-journal, which says what became of a line and of its jobs. A manager that is killed leaves the rest to the next
-one, which compares again.
+The edit is found by comparing lines (`vrm.workload.queue_diff`). Each step is one record of the journal, with the line
+and its jobs. If a manager is killed in between, the next one compares again and does the rest.
 """
 
 from __future__ import annotations
@@ -14,28 +13,28 @@ from vrm.live.manager.jobs.ends import Ends
 from vrm.model import JobState
 from vrm.model.quantities import fold
 from vrm.run.entry import DEPENDENCY, REMOVED, Entry
-from vrm.run.journal.lines import Lines
-from vrm.workload.editing import Edit, Unclear, compare
-from vrm.workload.following import Line, Raw
+from vrm.run.journal.queue_lines import Lines
+from vrm.workload.queue_diff import Edit, AmbiguousEdit, compare
+from vrm.workload.queue_follower import Line, RawLine
 from vrm.workload.grammar import LineError
 from vrm.workload.replay import QueueReplay
 
 
 class LineTaker(Protocol):
-    """Makes jobs of the lines of a queue file (`vrm.live.manager.jobs.intake`)."""
+    """Turns lines of a queue file into jobs (`vrm.live.manager.jobs.intake`)."""
 
-    def take_line(self, line: Line, at: int | None = None, old: Sequence[int] = ()) -> None:
-        """A line `at` a place among those taken, whose jobs take the places of `old` ones."""
+    def enter_line(self, line: Line, at: int | None = None, old: Sequence[int] = ()) -> None:
+        """Enter a line. `at` is its index among the lines taken; its jobs take the ids `old`."""
 
 
-def may_change(entry: Entry) -> bool:
-    """Whether another job may take the place of one: it has not run, and its user has not cancelled it."""
+def is_replaceable(entry: Entry) -> bool:
+    """Return whether another job may take the id of this one: it has not run, and its user has not cancelled it."""
     return entry.state in (JobState.QUEUED, JobState.REFUSED) or entry.cause == DEPENDENCY
 
 
 class Edits:
-    """Carries out what was done to the lines of a queue file. `unclear` says why that cannot be told, "" when it
-    can; `cut`: the `end` line is before lines that were taken."""
+    """Carries out the edits of a queue file. `unclear`: why an edit cannot be identified, or ""; `cut`: the `end` line
+    is before lines that were taken."""
 
     def __init__(self, intake: LineTaker, ends: Ends, source: QueueReplay, lines: Lines, accept: bool) -> None:
         self._intake, self._ends, self._input = intake, ends, source
@@ -46,7 +45,7 @@ class Edits:
         self.cut = False
 
     def look(self) -> None:
-        """Compare the file with the lines taken and do what follows. OSError where it cannot be read."""
+        """Compare the file with the lines taken and carry out the edit. Raises OSError if the file cannot be read."""
         follower = self._input.follower
         everything = follower.read_all()
         raws = [raw for raw in everything if raw.digest]
@@ -55,15 +54,16 @@ class Edits:
         if not self._know(raws):
             return
         found = compare(self.lines.digests, [raw.digest for raw in raws], self._free, self._waits, self._accept)
-        if not follower.settled and (isinstance(found, Unclear) or not found.empty):
+        if not follower.settled and (isinstance(found, AmbiguousEdit) or not found.empty):
             follower.leave(settled=False)
-        elif isinstance(found, Unclear):
+        elif isinstance(found, AmbiguousEdit):
             self._stop(self._why(found, raws))
         else:
             self._carry_out(found, raws, before_end)
 
-    def _know(self, raws: Sequence[Raw]) -> bool:
-        """Whether all lines taken are known, or where to read on: an older vrm has recorded only that."""
+    def _know(self, raws: Sequence[RawLine]) -> bool:
+        """Return whether the digests of all lines taken are known. An older vrm recorded only the position where to
+        read on; then learn the digests from the file, if that position is still valid."""
         if 0 not in self.lines.digests:
             return True
         follower = self._input.follower
@@ -84,19 +84,19 @@ class Edits:
         return False
 
     def _free(self, line: int) -> bool:
-        return all(may_change(self._live.state.entry(job_id)) for job_id in self.lines.jobs(line))
+        return all(is_replaceable(self._live.state.entry(job_id)) for job_id in self.lines.jobs(line))
 
     def _waits(self, line: int) -> bool:
         return any(self._live.state.entry(job_id).state is JobState.QUEUED for job_id in self.lines.jobs(line))
 
-    # What is not clear.
+    # Unclear edits.
 
     def _stop(self, why: str) -> None:
         self._input.follower.leave()
         self.unclear = f"queue file {self._input.follower.path} {why}"
         self._live.tell("warning", self.unclear)
 
-    def _why(self, found: Unclear, raws: Sequence[Raw]) -> str:
+    def _why(self, found: AmbiguousEdit, raws: Sequence[RawLine]) -> str:
         ids = sorted(self.lines.withdrawn(found.old))
         if found.new:
             numbers = fold([raws[line].number for line in found.new])
@@ -112,10 +112,11 @@ class Edits:
         return ("is now empty, but jobs of its lines wait: they stay in the queue. Put the lines back; `vrm cancel ID` cancels a "
                 "job that waits")
 
-    # What was done.
+    # Carrying out an edit.
 
-    def _carry_out(self, edit: Edit, raws: Sequence[Raw], before_end: int) -> None:
-        """Do it, one record for each line; those that are removed or moved first have a record together."""
+    def _carry_out(self, edit: Edit, raws: Sequence[RawLine], before_end: int) -> None:
+        """Carry out an edit with one record for each line; lines that were removed or moved share one record, which is
+        first."""
         said = [f"{len(lines)} {what}" for lines, what in (
             (edit.changed, "changed"), (edit.gone, "removed"), (edit.new, "added"), (edit.moved, "moved")) if lines]
         if said:
@@ -130,14 +131,14 @@ class Edits:
                        [(line, at - sum(each < at for each in new)) for line, at in edit.moved])
         for at in new:
             if at < before_end:
-                self._intake.take_line(self._input.follower.line(raws[at]), at=at)
+                self._intake.enter_line(self._input.follower.line(raws[at]), at=at)
         self._live.synced()
         self._live.records.forget(forgotten)
-        self._ends.revive(forgotten)
+        self._ends.requeue_cancelled(forgotten)
         self._read_on(raws, edit.reached, before_end)
 
-    def _read_on(self, raws: Sequence[Raw], reached: int, before_end: int) -> None:
-        """Read on behind the lines that were taken, unless the `end` line is before some of them."""
+    def _read_on(self, raws: Sequence[RawLine], reached: int, before_end: int) -> None:
+        """Continue reading after the lines that were taken, unless the `end` line is before some of them."""
         self.cut = before_end < reached
         if self.cut:
             self._input.follower.leave()
@@ -149,16 +150,16 @@ class Edits:
             self._live.journal.append("input", position=self._input.position, ended=False)
 
     def _change(self, changed: Sequence[tuple[int, Line]]) -> list[int]:
-        """Let jobs be what their lines say now; the ids of those that had ended."""
+        """Replace jobs by those of the changed lines; return the ids of those that had ended."""
         state, ended = self._live.state, []
         for line, now in changed:
             ids = self.lines.jobs(line)
             ended += [job_id for job_id in ids if state.entry(job_id).state.ended]
-            self._intake.take_line(now, at=line, old=ids)
+            self._intake.enter_line(now, at=line, old=ids)
         return ended
 
     def _take_out(self, gone: Sequence[int], moved: Sequence[tuple[int, int]]) -> None:
-        """Lines are not in the file any more, and their waiting jobs do not run; others are in another place."""
+        """Withdraw the waiting jobs of removed lines, and give moved lines their new places."""
         if not gone and not moved:
             return
         ids = self.lines.withdrawn(gone)
@@ -171,7 +172,7 @@ class Edits:
 
 
 def jobs_of_line(line: Line) -> int:
-    """How many ids a line takes."""
+    """Return the number of ids that a line takes."""
     if isinstance(line.parsed, LineError):
         return line.parsed.jobs
     return len(line.parsed.fields.get("array", ())) or 1

@@ -1,5 +1,5 @@
-"""Jobs end: by themselves, or since the manager ends them. Their cores are free at once; how they
-ended may be held for a moment (see `running.Held`); then they are recorded, or wait again."""
+"""Ends of jobs, by themselves or by the manager. The cores are freed at once; the verdict may be held for a moment (see
+`running.HeldFailure`); then the end is recorded, or the job is requeued."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from collections.abc import Iterable, Sequence
 from vrm.live.launch.base import disconnected
 from vrm.live.manager.jobs import signals
 from vrm.live.manager.liverun import LiveRun
-from vrm.live.manager.part import POLL, JobEnded, JobLeft, Part
+from vrm.live.manager.part import POLL, JobEnded, JobReleased, Part
 from vrm.live.manager.records.records import EndedJob
-from vrm.live.manager.jobs.running import LEADERLESS, HeldFailure, Running
+from vrm.live.manager.jobs.live_job import UNKNOWN_LEADER, HeldFailure, LiveJob
 from vrm.live.manager.jobs.verdict import HOLD, LOST, shell_code, verdict
 from vrm.live.spawn.records import ExitStatus
 from vrm.model import Job, JobState
 from vrm.model.amounts import MEMORY
 from vrm.model.quantities import fold
 from vrm.results import shares
-from vrm.run.again import waits_again
-from vrm.run.entry import Dropped
-from vrm.system.processes import SessionEnd
+from vrm.run.requeue import requeue_reason
+from vrm.run.entry import DroppedJob
+from vrm.system.processes import SessionEnding
 
 LINGER = 2.0
-"""Seconds that mpirun's helpers on other nodes may stay after a job that ended well."""
+"""Seconds for which mpirun's helper processes on other nodes may stay after a successful job."""
 
 
 class Ends(Part):
-    """How jobs come to their ends. `held` are failures that may turn out to be interruptions;
-    `leftovers`: a job may have left processes on this machine, `lingers`: until when helpers of jobs that ended well
-    may be on the nodes (seconds)."""
+    """Ends jobs and judges how they ended. `held`: failures that may turn out to be interruptions; `leftovers`: a job
+    may have left processes on this machine; `lingers`: until when (seconds) helpers of successful jobs may stay on the
+    nodes."""
 
     def __init__(self, live: LiveRun) -> None:
         self.live = live
@@ -39,12 +39,12 @@ class Ends(Part):
         self.leftovers = False
         self.lingers = 0.0
 
-    # The manager ends a job.
+    # Jobs that the manager ends.
 
-    def end_job(self, running: Running, intent: str, grace: float | None = None,
+    def end_job(self, running: LiveJob, intent: str, grace: float | None = None,
                 **origin: object) -> None:
-        """End a running job because of `intent`, which is recorded first. What its user wants is more than what it was
-        to be ended for before."""
+        """End a running job; its `intent` (the reason) is recorded first. A request of its user replaces an earlier
+        intent."""
         if not running.intent or (intent in ("cancel", "requeue") and intent != running.intent):
             running.intent = intent
             self.live.state.intend(running.job.id, intent, time.time(), time.monotonic(), **origin)
@@ -54,31 +54,31 @@ class Ends(Part):
         else:
             self.end_session(running, grace)
 
-    def end_session(self, running: Running, grace: float | None = None) -> None:
-        """SIGTERM now and SIGKILL after the grace time (seconds) to all processes of the job."""
+    def end_session(self, running: LiveJob, grace: float | None = None) -> None:
+        """Send SIGTERM now, and SIGKILL after the grace time (seconds), to all processes of the job."""
         if running.session is None:
-            return  # its supervisor has not answered yet; its answer comes back to this
-        running.ending = SessionEnd(running.session,
-                                    self.live.grace if grace is None else grace,
-                                    spare={running.session},
-                                    started=running.leader)
+            return  # its supervisor has not answered yet; its answer leads here again
+        running.ending = SessionEnding(running.session,
+                                       self.live.grace if grace is None else grace,
+                                       spare={running.session},
+                                       started=running.leader)
         running.ending.poll(self.live.clock())
-        if running.ending.told_at is not None:
-            running.told = min(running.told, running.ending.told_at)
+        if running.ending.signalled_at is not None:
+            running.told = min(running.told, running.ending.signalled_at)
 
-    def lost(self, running: Running) -> None:
-        """The supervisor of a job was killed: end what is left of the job, its status unknown."""
+    def lost(self, running: LiveJob) -> None:
+        """Handle a killed supervisor: end what is left of its job, with an unknown exit status."""
         running.lost = True
         if running.leader is None:
-            running.leader = LEADERLESS
+            running.leader = UNKNOWN_LEADER
         if running.session is None:
             self._session_gone(running)
         else:
             self.end_session(running)
 
     def look(self, now: float, files: bool) -> None:
-        """Give the verdicts on failed jobs that nothing has interrupted, as is clear by now; end what has had its grace
-        time, and look after what has had its time."""
+        """Release the verdicts on failures that nothing has interrupted by now. Continue the ends of jobs whose grace
+        time is over, and handle walltimes and warning signals that are due."""
         for held in list(self.held.values()):
             nodes = () if held.running.former else held.running.booking.placement.nodes
             if now >= held.until and not self.live.watch.sweeping(held.running.job.id) and all(
@@ -99,7 +99,7 @@ class Ends(Part):
         self.live.revise(now)
 
     def deadline(self, now: float) -> float:
-        """When a verdict or a revision is due, the end of an estimate, or SIGKILL."""
+        """Return when a verdict, a revision, the end of an estimate, a signal or SIGKILL is due."""
         due = [self.live.revision_due, *(max(held.until, now + POLL) for held in self.held.values())]
         for running in self.live.running.values():
             if running.ending:
@@ -109,17 +109,18 @@ class Ends(Part):
         return min(due)
 
     def busy(self) -> bool:
-        """Whether jobs run, or have ended and are not judged yet."""
+        """Return whether jobs run, or have ended without a verdict yet."""
         return bool(self.live.running or self.held)
 
-    def _session_gone(self, running: Running) -> None:
-        """No process of a job that is being ended is left; its supervisor tells of the end."""
+    def _session_gone(self, running: LiveJob) -> None:
+        """Note that no process of a job that is being ended is left. Its supervisor reports the end, unless it was
+        killed."""
         if running.lost:
             self.ended(running, None, *verdict(running.intent, None, running.why))
         elif running.ending:
             running.ending.deadline = math.inf
 
-    def _overdue(self, running: Running) -> None:
+    def _overdue(self, running: LiveJob) -> None:
         job = running.job
         own = self.live.state.entry(job.id).details.more.get("limit") == "strict"
         wish = "kill" if own else self.live.settings.walltime
@@ -132,10 +133,11 @@ class Ends(Part):
             self.live.tell("warning", f"#{job.id} {job.app}: runs longer than its estimate of "
                                       f"{job.walltime:g} s")
 
-    # A job has ended.
+    # Jobs that have ended.
 
-    def judged(self, running: Running, status: ExitStatus) -> tuple[JobState, str]:
-        """How a job ended; mpirun may say that all is well when it has lost a node, and may end before it starts a rank."""
+    def judged(self, running: LiveJob, status: ExitStatus) -> tuple[JobState, str]:
+        """Return how a job ended. Evidence of a lost node comes first: mpirun may report success after it lost a node,
+        and may end before it starts a rank."""
         if not running.intent:
             cut = () if status.ok else self._cut(running)
             lost = () if cut else self.lost_nodes(running)
@@ -148,20 +150,20 @@ class Ends(Part):
                 running.intent, running.why = "unstarted", why
         return verdict(running.intent, status, running.why, running.told)
 
-    def _cut(self, running: Running) -> tuple[str, ...]:
-        """The nodes to which vrm's own connection was lost while a job ran there."""
+    def _cut(self, running: LiveJob) -> tuple[str, ...]:
+        """Return the nodes to which vrm's own connection was lost while a job ran there."""
         return disconnected(self.live.run_directory.errors(running.job.app, running.job.id)) if self.beyond(running) else ()
 
-    def lost_nodes(self, running: Running) -> tuple[str, ...]:
-        """The nodes that a job has lost, by what was written to its files."""
+    def lost_nodes(self, running: LiveJob) -> tuple[str, ...]:
+        """Return the nodes that a job has lost, according to its output files."""
         job, run = running.job, self.live.run_directory
         if not running.former and not self.beyond(running):
             return ()
         errors = run.errors(job.app, job.id)
         return disconnected(errors) or self.live.launcher_of(job).lost_nodes(errors, run.output(job.app, job.id))
 
-    def _failed_start(self, running: Running, status: ExitStatus) -> str:
-        """Why the launcher's program ended before it started a rank; "" where it did not."""
+    def _failed_start(self, running: LiveJob, status: ExitStatus) -> str:
+        """Return why the launcher's program ended before it started a rank; "" if it started one."""
         job, run = running.job, self.live.run_directory
         if status.ok or running.former:
             return ""
@@ -169,21 +171,22 @@ class Ends(Part):
         why = launcher.failed_start(status.code or 0, run.errors(job.app, job.id), run.output(job.app, job.id))
         return why and f"{Path(launcher.mpirun).name}: {why}"
 
-    def beyond(self, running: Running) -> bool:
-        """Whether a job has other nodes of this cluster than this machine."""
+    def beyond(self, running: LiveJob) -> bool:
+        """Return whether a job runs on nodes of this cluster other than this machine."""
         return not running.former and self.live.watch.beyond(running.booking.placement)
 
-    def ended(self, running: Running, status: ExitStatus | None, state: JobState,
+    def ended(self, running: LiveJob, status: ExitStatus | None, state: JobState,
               reason: str = "", clean: bool = False) -> None:
-        """A job is over: free its cores at once; its record is written after the next step.
+        """Handle the end of a job: free its cores at once; its record is written after the next step.
 
-        `clean`: none of its processes is left on this machine. Then its session is that of the
-        supervisor's next job, too, and must not be touched."""
+        `clean`: none of its processes is left on this machine. Then its session already belongs to the supervisor's
+        next job and must not be touched.
+        """
         live, job = self.live, running.job
         del live.running[job.id]
         self.live.watch.forget_memory(job.id)
-        live.notify(JobLeft(job))
-        live.state.vacate(job.id)
+        live.notify(JobReleased(job))
+        live.state.release_cores(job.id)
         self.leftovers |= not clean or self.beyond(running)
         outcome = EndedJob(job, state, reason, running.booking, running.start.backfilled,
                           self._exit_code(job, status), self._end_of(running, status),
@@ -193,7 +196,7 @@ class Ends(Part):
             outcome.used = status.user, status.system, status.maxrss
             outcome.cpu = None if self.beyond(running) else status.user + status.system
         if any(name == MEMORY for name, _ in (*job.request.per_task, *job.request.per_node)):
-            # A process alone may have had more than was seen of all together.
+            # The largest single process may exceed the samples of the whole job.
             outcome.memory = max(running.memory, status.maxrss if status else 0)
         if state is JobState.COMPLETED and self.beyond(running):
             self.live.watch.sweep(job.id, running.booking.placement, well=True, patience=LINGER)
@@ -208,20 +211,20 @@ class Ends(Part):
         else:
             self._conclude(outcome, running.intent)
 
-    def _end_of(self, running: Running, status: ExitStatus | None) -> float:
-        """When a job ended: now, or before this manager began, as its supervisor says. What was lent until now counts
-        until now."""
+    def _end_of(self, running: LiveJob, status: ExitStatus | None) -> float:
+        """Return when a job ended: now, or before this manager began, as its supervisor recorded. If cores were lent or
+        borrowed until now, the end is now."""
         if status is None or status.end >= self.live.start_time or shares.shared(running.booking):
             return self.live.now
         return max(running.booking.start, status.end)
 
     def settle(self, job_id: int) -> None:
-        """Give the verdict on a job at once, if it is held."""
+        """Release the verdict on a job at once, if it is held."""
         if job_id in self.held:
             self.release_verdict(self.held[job_id])
 
     def release_verdict(self, held: HeldFailure, intent: str = "") -> None:
-        """A held verdict: the job has failed, or with an `intent` was interrupted."""
+        """Release a held verdict: the job failed, or with an `intent` was interrupted."""
         outcome = held.outcome
         del self.held[outcome.job.id]
         if intent:
@@ -229,40 +232,40 @@ class Ends(Part):
         self._conclude(outcome, intent)
 
     def _conclude(self, outcome: EndedJob, intent: str) -> None:
-        """Record the end of a job that ran, or let it wait again."""
+        """Record the end of a job that ran, or requeue it."""
         outcome.cause = intent if outcome.state is not JobState.COMPLETED else ""
         self.live.notify(JobEnded(outcome))
         self.live.records.clear(outcome)
-        why, retry = waits_again(self.live.state.entry(outcome.job.id), outcome.state,
-                                 outcome.reason, intent,
-                                 self.live.settings.interrupted == "requeue")
+        why, retry = requeue_reason(self.live.state.entry(outcome.job.id), outcome.state,
+                                    outcome.reason, intent,
+                                    self.live.settings.interrupted == "requeue")
         if why:
             self.live.records.sweep(outcome)
             lost = {"lost": True} if intent in ("node", "unstarted") and not retry else {}
-            self.wait_again(outcome.job, why, retry, **lost)
+            self.requeue_job(outcome.job, why, retry, **lost)
         else:
             self.close_job(outcome)
         self.live.changed = True
 
     def _exit_code(self, job: Job, status: ExitStatus | None) -> int | None:
-        """What a shell would show for the rank that failed; None without a status."""
+        """Return the exit code that a shell would show for the rank that failed; None without a status."""
         code, run = shell_code(status), self.live.run_directory
         if status is None or not status.code:
             return code
         return self.live.launcher_of(job).exit_code(status.code, run.output(job.app, job.id),
                                             run.errors(job.app, job.id))
 
-    def wait_again(self, job: Job, why: str, retry: bool = False, **origin: object) -> None:
-        """Let a job that ran run anew; its files go only when the journal says so."""
+    def requeue_job(self, job: Job, why: str, retry: bool = False, **origin: object) -> None:
+        """Requeue a job that ran; its files are removed only when the journal has the requeue."""
         self.drop(self.reopen(job, why, retry, **origin))
         self.live.changes()
         self.live.tell("note", f"#{job.id} {job.app} waits again: {why}")
 
-    def reopen(self, job: Job, why: str, retry: bool = False, **origin: object) -> list[Dropped]:
-        """A job that ran or ended has no end any more, and what it has left goes. Gives those that can never run."""
+    def reopen(self, job: Job, why: str, retry: bool = False, **origin: object) -> list[DroppedJob]:
+        """Remove the end of a job that ran, and the files that it left. Return the jobs that can never run now."""
         dropped = self.live.state.again(job.id, self.live.now, why, retry, **origin)
         if any(path.exists() for path in self._left_by(job.id)) and self.live.synced():
-            self.clear(job.id)  # else the spawner does, once the journal has the next start
+            self.clear(job.id)  # otherwise the spawner does it, once the journal has the next start
         return dropped
 
     def _left_by(self, job_id: int) -> tuple[Path, Path]:
@@ -270,18 +273,18 @@ class Ends(Part):
         return run.status(job_id), run.marker(job_id)
 
     def clear(self, job_id: int) -> None:
-        """Remove what a start has left, or it would be taken for the end of the next one."""
+        """Remove the files that a start left; otherwise they would be taken for the end of the next start."""
         status = self.live.run_directory.status(job_id)
         if self.live.spawner.unwritten(status) and self.live.synced():
             self.live.spawner.release(status)
         for path in self._left_by(job_id):
             try:
                 path.unlink(missing_ok=True)
-            except OSError as error:  # the spawner tries it again before a launch
-                self.live.disk_trouble(f"{path}: {error.strerror}")
+            except OSError as error:  # the spawner tries again before a launch
+                self.live.report_disk_error(f"{path}: {error.strerror}")
 
     def close_job(self, outcome: EndedJob) -> None:
-        """Record that a job will not run (any more), nor those that depend on it."""
+        """Record that a job will not run (again), and the same for the jobs that depend on it."""
         state, job_id = self.live.state, outcome.job.id
         outcome.details, outcome.mates = state.entry(job_id).details, state.lends.mates_of(job_id)
         slower = self._slower(outcome)
@@ -297,26 +300,26 @@ class Ends(Part):
         self.live.dirty = True
 
     def _slower(self, outcome: EndedJob) -> float:
-        """The seconds that a job took longer since it had fewer cores than it asked for, at least: nothing
-        else is to be learnt from it than from others."""
+        """Return the seconds that a job lost (`Loans.lost`) because it had fewer cores than it requested. What is
+        learnt from its run time excludes them, so that it counts like other jobs."""
         booking = outcome.booking
         if booking is None or outcome.cluster is not None or not shares.shared(booking):
             return 0.0
         cluster = self.live.cluster
         return cluster.loans.lost(cluster, booking, outcome.end)
 
-    def drop(self, dropped: Iterable[Dropped], cause: str = "") -> None:
-        """Close jobs that can never run, since one they depend on did not end as they want or for another
-        cause."""
+    def drop(self, dropped: Iterable[DroppedJob], cause: str = "") -> None:
+        """Close jobs that can never run, for `cause`; by default because a job that they depend on did not end as
+        required."""
         for job, reason in dropped:
             self.close_job(EndedJob(job, JobState.CANCELLED, reason, end=self.live.now, cause=cause))
 
-    def revive(self, ids: Sequence[int]) -> None:
-        """Let jobs wait again that were cancelled only since these, which may run now, had ended otherwise than they
-        want."""
+    def requeue_cancelled(self, ids: Sequence[int]) -> None:
+        """Requeue jobs that were cancelled only because the jobs `ids`, which may run now, had not ended as
+        required."""
         live, found, look = self.live, list[int](), list(ids)
         while look:
-            for job in live.state.book.dependencies.let_down(look.pop()):
+            for job in live.state.book.dependencies.recoverable_dependents(look.pop()):
                 self.drop(live.state.again(job.id, live.now, "what it depends on may run now"))
                 found.append(job.id)
                 look.append(job.id)
@@ -328,7 +331,7 @@ class Ends(Part):
                               f"{'it depends' if len(found) == 1 else 'they depend'} on may run now")
 
     def take_back(self, job: Job) -> None:
-        """A job whose start was recorded but that was never launched waits again."""
+        """Requeue a job whose start was recorded but that was never launched."""
         dropped = self.live.state.back(job.id)
         self.clear(job.id)
         self.drop(dropped)

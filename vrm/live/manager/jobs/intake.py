@@ -1,4 +1,4 @@
-"""Jobs come in: by the queue file, and by commands."""
+"""Takes in jobs, from the queue file and from commands."""
 
 from __future__ import annotations
 
@@ -14,38 +14,41 @@ from vrm.config.policies import job_of, one_node_remedy
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.jobs.edits import Edits
 from vrm.live.manager.jobs.ends import Ends
-from vrm.live.manager.part import Obey, Part
+from vrm.live.manager.part import CommandHandler, Part
 from vrm.live.manager.records.records import EndedJob
 from vrm.live.site.programs import WantedProgram, program_fault, read_script
 from vrm.model import Job, JobState
 from vrm.model.job import Dependency, Details, resolved
 from vrm.model.quantities import fold, to_ranges
 from vrm.model.reservation import ReservationError
-from vrm.run.entry import LINE, Entry, LifeError
+from vrm.run.entry import LINE, Entry, JobStateError
 from vrm.run.journal.codec import Own
-from vrm.run.control import DISK, Command
-from vrm.run.journal.past import Past
+from vrm.run.command_files import DISK, Command
+from vrm.run.journal.history import RunHistory
 from vrm.run.reasons import clock
 from vrm.system.errors import RunError
-from vrm.system.trust import distrust, leads_astray
-from vrm.workload.each import expanded
-from vrm.workload.following import Line, Position, QueueFollower
+from vrm.system.trust import distrust, unsafe_variables
+from vrm.workload.each_field import expanded
+from vrm.workload.queue_follower import Line, Position, QueueFollower
 from vrm.workload.grammar import LineError, QueueLine, parse_line
 from vrm.workload.replay import QueueReplay
 from vrm.workload.writer_marker import writer_of
 
 
 LONGEST_DOUBT = 5.0
-"""Seconds at most in which nothing starts since the queue file is being edited."""
+"""Maximum seconds in which nothing starts because the queue file is being edited."""
 
 
 class Intake(Part):
-    """Reads the queue file, judges what is asked for, and enters it. `rest_wanted`: the file is to be looked at in the
-    next turn, also for a last line without a newline."""
+    """Reads the queue file, checks requests, and submits jobs. `rest_wanted`: the next turn must read the file,
+    including a last line without a newline."""
 
     def __init__(self, live: LiveRun, ends: Ends, wait: bool = False, changed: bool = False, feeder: str = "") -> None:
-        """`wait`: the run does not end because nobody writes the file; `changed`: lines that were changed after their
-        jobs ran are new jobs; `feeder` names the program behind `vrm run --`, which gives jobs, too."""
+        """Create the reader.
+
+        `wait`: the run does not end because no program writes the file; `changed`: lines that were changed after their
+        jobs ran are new jobs; `feeder`: the name of the program behind `vrm run --`, which also submits jobs.
+        """
         self.live = live
         self._ends = ends
         self._wait = wait
@@ -55,18 +58,18 @@ class Intake(Part):
         self.follower = QueueFollower(live.settings.applications.queue)
         self._bad: set[int] = set()  # first ids of the wrong lines that this manager has read
         self._bad_without_ids = 0
-        self._doubted = -math.inf  # when the file was last without an edit that is in doubt
+        self._doubted = -math.inf  # when the file was last seen without an unsettled edit
         self._bad_lines_have_ids = True
         self._known_kinds: set[str] = set()  # applications looked up in the heatmap
-        self._faults: dict[WantedProgram, str] = {}  # of programs and scripts, as found in this turn
+        self._faults: dict[WantedProgram, str] = {}  # faults of programs and scripts, checked in this turn
         self._said_waiting = ""
         self._of_file: list[int] = []  # the jobs of the queue file
 
-    def commands(self) -> Mapping[str, Obey]:
-        """To enter a line as in the queue file."""
-        return {"submit": self._obey}
+    def commands(self) -> Mapping[str, CommandHandler]:
+        """Return the command that submits a line, written as in the queue file."""
+        return {"submit": self._handle_command}
 
-    def _obey(self, command: Command, name: str) -> Command:
+    def _handle_command(self, command: Command, name: str) -> Command:
         if not isinstance(command["line"], str):
             raise TypeError("the line must be a text")
         settings = self.live.settings
@@ -81,24 +84,24 @@ class Intake(Part):
 
     @property
     def bad_lines(self) -> int:
-        """How many lines this manager has read in the queue file that are wrong."""
+        """Number of faulty lines that this manager has read in the queue file."""
         return len(self._bad) + self._bad_without_ids
 
     @property
     def unclear(self) -> str:
-        """Why the queue file is not read any further; "" when it is."""
+        """Why the queue file is not read any further; "" if it is."""
         return self._edits.unclear
 
     def unsettled(self, now: float) -> bool:
-        """Whether the file was edited a moment ago: nothing is to start before it is clear what was done. A file
-        that is written again and again is not waited for long."""
+        """Return whether the file was edited a moment ago, so that nothing should start before the edit is understood.
+        A file that is written continuously blocks starts for LONGEST_DOUBT seconds at most."""
         if not self.follower.in_doubt:
             self._doubted = now
         return now < self._doubted + LONGEST_DOUBT and self.follower.in_doubt
 
     def check_file(self) -> None:
-        """The queue must be there now, unless a program writes it or gives the jobs, or the run waits for it; RunError
-        where it is not."""
+        """Raise RunError if the queue file cannot be read, unless a program writes it or submits the jobs, or the run
+        waits for it."""
         queue = self.live.settings.applications.queue
         if self._wait or self._feeder or writer_of(queue, time.time()).state == "writing":
             return
@@ -108,7 +111,7 @@ class Intake(Part):
             raise RunError(f"cannot read the queue file {queue}: {error.strerror}; write jobs into it, correct "
                            "Applications.Queue, or wait for the file with `vrm run --wait`") from error
 
-    def recall(self, past: Past) -> None:
+    def recall(self, past: RunHistory) -> None:
         """Continue where an earlier manager stopped reading."""
         settings = self.live.settings
         self._bad_lines_have_ids = not past.run or past.format > 1
@@ -123,7 +126,7 @@ class Intake(Part):
         self.rest_wanted, self._all_read_at = True, -math.inf
 
     def look(self, now: float, files: bool) -> None:
-        """Enter the lines of the queue file that are due, and do what was done to others."""
+        """Enter the lines of the queue file that are due, and carry out edits of other lines."""
         if not files or self.live.phase != "running":
             return
         self._faults.clear()
@@ -142,7 +145,7 @@ class Intake(Part):
         if ended != self._ended:
             self._ended = ended
             live.journal.append("input", position=self._input.position, ended=ended)
-        self._say_waiting(queue)
+        self._report_waiting(queue)
 
     def _take(self, now: float, rest: bool = False) -> None:
         self._take_due(now, rest)
@@ -150,28 +153,29 @@ class Intake(Part):
             try:
                 self._edits.look()
             except OSError as error:
-                self.live.disk_trouble(f"{self.follower.path}: {error.strerror}")
+                self.live.report_disk_error(f"{self.follower.path}: {error.strerror}")
             if not self.follower.in_doubt and not self.unclear:
                 self._take_due(now, rest)
         for notice in self.follower.take_notices():
             self.live.tell("warning", notice)
 
     def _take_due(self, now: float, rest: bool) -> None:
-        """Enter the lines that are due. Those whose script the disk does not take now, and those behind, are tried again."""
+        """Enter the lines that are due. If the disk cannot take a script now, its line and the lines after it are tried
+        again."""
         before = self._input.position
         lines = self._input.due(now, rest)
         for number, line in enumerate(lines):
             try:
-                self.take_line(line)
+                self.enter_line(line)
             except OSError as error:
                 self._input.put_back(lines[number:], before, now)
-                self.live.disk_trouble(f"{error.filename}: {error.strerror}")
+                self.live.report_disk_error(f"{error.filename}: {error.strerror}")
                 return
             before = line.position
 
     def over(self, now: float) -> bool:
-        """Whether nothing more comes from the file: it has its `end` line, or nobody writes it, and the look of this
-        turn has found nothing new, nor a last line without a newline. `rest_wanted` says that such a look is wanted."""
+        """Return whether nothing more comes from the file: it has its `end` line, or no program writes it and the look
+        of this turn found nothing new, including a last line without a newline. `rest_wanted` requests such a look."""
         if self.follower.in_doubt:
             return False
         if self._ended or (self.unclear and not self._wait):
@@ -182,8 +186,8 @@ class Intake(Part):
         self.rest_wanted = self._all_read_at != now
         return not self.rest_wanted
 
-    def _say_waiting(self, queue: Path) -> None:
-        """Say once why nothing happens."""
+    def _report_waiting(self, queue: Path) -> None:
+        """Report once why nothing happens."""
         waits = ""
         live, book = self.live, self.live.state.book
         more = f"jobs of {self._feeder}" if self._feeder else f"lines in {queue}"
@@ -205,9 +209,9 @@ class Intake(Part):
             live.tell("note", waits)
         self._said_waiting = waits
 
-    def take_line(self, line: Line, at: int | None = None, old: Sequence[int] = ()) -> None:
-        """Enter the jobs of a line of the queue file. `at` is its place among the lines taken, if it is not the
-        last one; its jobs take the ids `old` of others, if there are any."""
+    def enter_line(self, line: Line, at: int | None = None, old: Sequence[int] = ()) -> None:
+        """Enter the jobs of a line of the queue file. `at` is its index among the lines taken, if it is not the last
+        one; its jobs take the ids `old` of other jobs, if given."""
         wanted, fault = line.parsed, ""
         if isinstance(wanted, LineError):
             fault = f"{self.live.settings.applications.queue}:{line.number}: {wanted}"
@@ -215,7 +219,7 @@ class Intake(Part):
                 self._bad_without_ids += 1
                 self.live.tell("warning", fault)
                 return
-            # Its ids are taken, or all jobs after it would have others than their lines say.
+            # A faulty line takes its ids, too; otherwise all jobs after it would get other ids than expected.
             wanted = QueueLine(wanted.app or "?", 1, 1.0, fields={
                 "array": range(wanted.jobs)} if wanted.jobs > 1 else {})
         place: dict[str, Any] = {"position": line.position} if at is None else {"at": at}
@@ -229,8 +233,8 @@ class Intake(Part):
 
     def enter(self, wanted: QueueLine, fault: str = "", old: Sequence[int] = (), **origin: Any
               ) -> tuple[list[int], str]:
-        """Enter what a line asks for, a job or an array of them; the ids and, when all of it is
-        refused, the reason: `fault` if there is one. `origin` goes into the journal."""
+        """Submit what a line requests, a job or an array of jobs. Return the ids and, if all of it is refused, the
+        reason (`fault` if given). `origin` goes into the journal."""
         base = self.live.settings.applications.queue.parent
         values = wanted.values_at(base)
         usual = self.live.rules.queues.default_walltime(values.get("queue", "")) if wanted.assumed else 0.0
@@ -248,8 +252,8 @@ class Intake(Part):
         return ids, reason
 
     def _counted(self, after: Iterable[Dependency]) -> Iterator[Dependency]:
-        """What a line of the queue file waits for, with the ids of the jobs: the file counts its own jobs
-        from 0. ValueError for one that has not come."""
+        """Yield the dependencies of a line of the queue file with job ids: the file numbers its own jobs from 0. Raises
+        ValueError for a job that the file has not brought yet."""
         for each in after:
             if each.name:
                 yield each
@@ -263,9 +267,9 @@ class Intake(Part):
 
     def take(self, values: Mapping[str, Any], indices: Sequence[int] = (), fault: str = "",
              keep: bool = True, own: Own = (), old: Sequence[int] = (), **origin: Any) -> tuple[list[int], str]:
-        """Enter the job of these values, which are named as in `vrm.model.forms.fields.made`, or an array of it, each
-        job of which may wait for its `own` besides; the rest as of `enter`. Without `keep` nothing is kept of what
-        is refused."""
+        """Submit the job of these values, which are named as in `vrm.model.forms.fields.made`, or an array of it. Each
+        job of the array may also wait for its `own` dependencies. The rest is as in `enter`. Without `keep`, a refused
+        job leaves no record."""
         live, state, app = self.live, self.live.state, values["app"]
         ids = old or range(state.next_id, state.next_id + (len(indices) or 1))
         values, fault = self._resolved(values, fault, ids[0] if old else math.inf)
@@ -273,15 +277,15 @@ class Intake(Part):
             try:
                 live.ids.keep(ids[-1])
             except OSError as error:
-                live.disk_trouble(f"{live.run_directory.directory}: {error.strerror}")
+                live.report_disk_error(f"{live.run_directory.directory}: {error.strerror}")
         first, details = self._made(values, ids[0], self._since(old))
-        if first.payload.script and first.malleable:  # its steps are where they start, and nobody moves them
+        if first.payload.script and first.malleable:  # its steps stay where they start; vrm cannot move them
             first = first.but(malleable=False)
             live.tell("note", f"#{fold(ids)} {app}: malleable=1 is for programs; a script lends no cores, and starts "
                               "with all that it asks for")
         first, reason = self._judged(first, details, fault, again="line" in origin)
-        if "line" in origin:  # of the queue file, which others may write
-            reason = reason or leads_astray(first.payload.variables, live.settings.trust)
+        if "line" in origin:  # from the queue file, which other users may be able to write
+            reason = reason or unsafe_variables(first.payload.variables, live.settings.trust)
         if reason and not keep:
             return [], reason
         if reason:
@@ -296,12 +300,13 @@ class Intake(Part):
         return list(ids), reason
 
     def _since(self, old: Sequence[int]) -> float:
-        """When jobs were submitted that take these ids: as those did, while they wait."""
+        """Return the submission time of jobs that take these ids: that of the old jobs if they wait, otherwise now."""
         entry = self.live.state.entry(old[0]) if old else None
         return entry.job.submit if entry is not None and entry.state is JobState.QUEUED else self.live.now
 
     def _resolved(self, values: Mapping[str, Any], fault: str, before: float) -> tuple[Mapping[str, Any], str]:
-        """The values with ids for the names of jobs before an id; what is wrong with the line, if anything."""
+        """Replace the names of jobs in the dependencies by ids below `before`; return the values and the fault of the
+        line, if any."""
         names = self.live.state.names
         if before < math.inf:
             names = {name: [job_id for job_id in ids if job_id < before] for name, ids in names.items()}
@@ -311,15 +316,17 @@ class Intake(Part):
             return {**values, "after": ()}, fault or str(unknown)
 
     def _judged(self, job: Job, details: Details, fault: str = "", again: bool = False) -> tuple[Job, str]:
-        """The job, with a copy of its script, and why it is refused ("": it is not). `again`: OSError where the disk does not
-        take the copy now, since it is tried again."""
+        """Return the job, with a copy of its script, and the reason why it is refused ("" if it is not).
+
+        `again`: the caller tries again later, so raise OSError if the disk does not take the copy now.
+        """
         reason = fault or self._fault(job, details)
         if job.payload.script and not job.payload.copy and not reason:
             return self._kept(job, again)
         return job, reason
 
     def _entered(self, jobs: Sequence[Job], reason: str) -> None:
-        """Jobs wait, or are refused for a reason."""
+        """Finish the submission of jobs: they wait, or are refused for `reason`."""
         live = self.live
         if reason:
             for job in jobs:
@@ -327,32 +334,32 @@ class Intake(Part):
         else:
             live.changed = True
             self._tell_unknown(jobs[0])
-            self.tell_lacking([job.id for job in jobs if live.state.book.entries[job.id].lacks])
+            self.report_lacking([job.id for job in jobs if live.state.book.entries[job.id].lacks])
         live.dirty = True
 
     def retry(self, entry: Entry, **origin: Any) -> None:
-        """Let a job wait that was refused, if it is not refused again. LifeError, with the reason, if it is, or if
-        its line is wrong."""
+        """Requeue a refused job, if it is not refused again. Raises LifeError with the reason if it is, or if its line
+        is faulty."""
         job, details = entry.job, entry.details
         if entry.cause == LINE:
-            raise LifeError(f"job {job.id} was refused since its line is wrong; correct it in the queue file, or submit "
-                            "the job again")
+            raise JobStateError(f"job {job.id} was refused since its line is wrong; correct it in the queue file, or submit "
+                                "the job again")
         job, reason = self._judged(job, details)
         if reason:
-            raise LifeError(f"job {job.id} is refused again: {reason}")
+            raise JobStateError(f"job {job.id} is refused again: {reason}")
         self._ends.drop(self.live.state.revise([job], details, [details.index] if details.index is not None else (),
                                           **origin))
         self._entered([job], "")
 
     def change(self, entry: Entry, values: Mapping[str, Any]) -> None:
-        """Let another job take the id of one that waits, with these values in place of its own: `after`, `nodes`, and
-        others of its details. LifeError where that cannot be."""
+        """Replace a waiting job by one with the same id and these values: `after`, `nodes`, and others of its details.
+        Raises LifeError if that is not possible."""
         job, details = entry.job, entry.details
         if entry.state is not JobState.QUEUED or entry.tries or entry.losses or entry.begun < math.inf:
-            raise LifeError(f"only the limit, priority, name, comment and requeue of job {job.id} can change: it has "
-                            "started")
+            raise JobStateError(f"only the limit, priority, name, comment and requeue of job {job.id} can change: it has "
+                                "started")
         if "nodes" in values and job.request.parts:
-            raise LifeError(f"job {job.id} has several programs, each with its own number of nodes")
+            raise JobStateError(f"job {job.id} has several programs, each with its own number of nodes")
         if "nodes" in values:
             job = job.but(request=job.request._replace(nodes=values["nodes"]))
         more = {**details.more, **{key: value for key, value in values.items() if key not in ("nodes", "after")}}
@@ -360,12 +367,13 @@ class Intake(Part):
                           more={key: value for key, value in more.items() if value})
         job, reason = self._judged(job, details)
         if reason:
-            raise LifeError(reason)
+            raise JobStateError(reason)
         self._ends.drop(self.live.state.revise([job], details, [details.index] if details.index is not None else ()))
         self._entered([job], "")
 
     def judged(self, values: Mapping[str, Any], job_id: int) -> tuple[Job, Details, str]:
-        """The job of these values, as `take` would enter it, and why it would be refused ("": it would not)."""
+        """Return the job of these values as `take` would submit it, its details, and why it would be refused ("" if it
+        would not)."""
         values, fault = self._resolved(values, "", math.inf)
         job, details = self._made(values, job_id, self.live.now)
         return job, details, fault or self._fault(job, details)
@@ -374,15 +382,15 @@ class Intake(Part):
         job, details = job_of(self.live.settings, values, job_id, submit)
         return (job if self.live.expectations is None else self.live.expectations.of(job)), details
 
-    def tell_lacking(self, ids: Sequence[int]) -> None:
-        """Report waiting jobs that cannot run on the nodes there are now."""
+    def report_lacking(self, ids: Sequence[int]) -> None:
+        """Report waiting jobs that cannot run on the nodes that are there now."""
         if ids:
             first = self.live.state.book.entries[ids[0]]
             self.live.tell("note", f"#{fold(ids)} wait{'s' * (len(ids) == 1)} for more nodes: "
                                    f"{first.job.app}: {first.lacks}")
 
     def _fault(self, job: Job, details: Details) -> str:
-        """Why a new job can't be taken, or "" when it can."""
+        """Return why a new job cannot be accepted; "" if it can."""
         settings = self.live.settings
         reason = ""
         for wanted in WantedProgram.of(job):
@@ -406,7 +414,7 @@ class Intake(Part):
         return reason
 
     def _kept(self, job: Job, again: bool) -> tuple[Job, str]:
-        """The job with a copy of its script as it is now, or why there is none."""
+        """Return the job with a copy of its script as it is now, and why there is no copy ("" if there is one)."""
         path = self.live.settings.applications.program(job.app, job.payload.file)
         text, fault = read_script(path)
         if fault:
@@ -420,7 +428,7 @@ class Intake(Part):
         return job.but(payload=replace(job.payload, copy=copy)), ""
 
     def _tell_unknown(self, job: Job) -> None:
-        """Say once of each application that the heatmap in use does not know it."""
+        """Report each application once that is missing in the heatmap in use."""
         live = self.live
         heatmap = live.scheduler.policy.heatmap
         for part in job.parts:

@@ -1,4 +1,4 @@
-"""From a decision to a job that runs: nothing is launched before its start is in the journal."""
+"""Turns decisions into running jobs. No job is launched before its start is in the journal."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 from collections.abc import Mapping
 
 from vrm.live.launch.base import AppContext, LaunchError
-from vrm.live.launch.stepping import cores_unsaid, of_submission
+from vrm.live.launch.script_environment import cores_unspecified, of_submission
 from vrm.live.manager.jobs import signals
 from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.jobs.ends import Ends
-from vrm.live.manager.nodes import Nodes
-from vrm.live.manager.part import Closed, Launched, Part, ProgramPrepared, ScriptPrepared, Stopped
-from vrm.live.manager.jobs.running import Running
-from vrm.live.manager.surroundings import environment, files_of, patience, unpacked
+from vrm.live.manager.nodes import NodeEvents
+from vrm.live.manager.part import NodeClosed, JobLaunched, Part, ProgramPrepared, ScriptPrepared, RunStopping
+from vrm.live.manager.jobs.live_job import LiveJob
+from vrm.live.manager.job_environment import environment, files_of, patience, unpacked
 from vrm.live.manager.jobs.verdict import verdict
 from vrm.live.spawn.messages import (Ended, Failure, LaunchFailed, LaunchRequest, SpawnerLost, Started,
                                      SupervisorLost)
@@ -25,93 +25,94 @@ from vrm.live.spawn.spawner import SpawnerError
 from vrm.live.site.setup import Site
 from vrm.model import Booking, Job, JobState
 from vrm.model.node import HALF
-from vrm.run.journal.past import Past
+from vrm.run.journal.history import RunHistory
 from vrm.scheduling import Start
 from vrm.system.errors import RunError
 from vrm.system.files import write_new
 
 BINDINGS_AFTER = 1.0
-"""Seconds after a start at which the bindings are looked at for the first time."""
+"""Seconds after a start at which the bindings are checked for the first time."""
 
 CLOSED_FOR = 15.0
-"""Seconds in which nothing starts on a node that could not be reached once."""
+"""Seconds for which nothing starts on a node that could not be reached once."""
 
 AHEAD = 2
-"""Jobs for which all is prepared while the disk takes the decision; those behind them would delay these."""
+"""Number of jobs whose launch is prepared while the disk writes the decision; preparing more would delay these."""
 
 FILES = 1000
-"""Rankfiles of different content that are remembered."""
+"""Maximum number of rankfiles with different contents that are remembered."""
 
 
 class Launches(Part):
-    """Launches what was decided, and follows it by what the spawner tells. `prepared` are starts that are launched when
-    they are in the journal."""
+    """Launches the jobs that were decided, and follows the spawner's reports about them. `prepared`: starts that are
+    launched once they are in the journal."""
 
-    observes = (Closed, Stopped)
+    observes = (NodeClosed, RunStopping)
 
-    def __init__(self, live: LiveRun, ends: Ends, nodes: Nodes, site: Site) -> None:
+    def __init__(self, live: LiveRun, ends: Ends, nodes: NodeEvents, site: Site) -> None:
         self.live = live
         self.ends = ends
         self.nodes = nodes
         self.adoption, self.visible = site.adoption, site.visible
         self.prepared: list[Start] = []
-        self._untold: list[Start] = []       # launched, to be told of
-        self._workplace = str(live.settings.workplace)  # of jobs that say nothing of it
+        self._untold: list[Start] = []       # launched, not yet reported
+        self._workplace = str(live.settings.workplace)  # working directory of jobs that do not set one
         self._around = dict(os.environ)
         self._written: dict[str, Path] = {}  # rankfiles by their content
-        self._program = cache(live.settings.applications.program)  # the file of one that a job names
+        self._program = cache(live.settings.applications.program)  # the file of an application
 
-    def recall(self, past: Past) -> None:
-        """Learn where jobs run: of a run that vrm 0.1.0 began where it was started, to their end."""
+    def recall(self, past: RunHistory) -> None:
+        """Set the working directory of jobs. In a run that vrm 0.1.0 began, jobs run where the manager was started, to
+        the run's end."""
         if past.run and past.format == 1:
             self._workplace = os.getcwd()
 
     def begin(self, selector: selectors.BaseSelector) -> None:
-        """What the spawner tells wakes the loop."""
+        """Let the spawner's reports wake the loop."""
         selector.register(self.live.spawner.fileno(), selectors.EVENT_READ, self.read_spawner)
 
     def busy(self) -> bool:
-        """Whether something is to be launched."""
+        """Return whether jobs are to be launched."""
         return bool(self.prepared)
 
     def observe(self, event: object) -> None:
-        """Take back what cannot start any more; what goes to other nodes is decided again."""
-        if isinstance(event, (Closed, Stopped)):
+        """Take back starts that are no longer possible; starts on a closed node are decided again."""
+        if isinstance(event, (NodeClosed, RunStopping)):
             for start in list(self.prepared):
-                if isinstance(event, Stopped) or start.booking.placement.node_set >> event.node & 1:
+                if isinstance(event, RunStopping) or start.booking.placement.node_set >> event.node & 1:
                     self.prepared.remove(start)
                     self.ends.take_back(start.job)
 
     def add(self, start: Start) -> None:
-        """A job is to be launched: its start goes to the journal."""
+        """Add a start, which is launched when it is in the journal."""
         self.prepared.append(start)
 
     def tidy(self, now: float) -> None:
-        """Report what was started."""
+        """Report the jobs that were started."""
         for start in self._untold:
-            self.live.records.tell_start(start, self.live.state.entry(start.job.id).details)
+            self.live.records.report_start(start, self.live.state.entry(start.job.id).details)
         self._untold.clear()
 
     def act(self, now: float) -> None:
-        """Launch what was decided, once the decision is in the journal."""
+        """Launch the prepared starts, once the decision is in the journal."""
         live = self.live
         if not self.prepared:
             return
         live.journal.begin()
-        ready = {start.job.id: self._readied(start) for start in self.prepared[:AHEAD]
-                 if not self._swept_first(start)}
+        ready = {start.job.id: self._prepare_launch(start) for start in self.prepared[:AHEAD]
+                 if not self._waits_for_sweep(start)}
         if not live.synced():
             return
         prepared = list(self.prepared)
         self.prepared.clear()
         for start in prepared:
-            if self._swept_first(start):
+            if self._waits_for_sweep(start):
                 self.prepared.append(start)
                 continue
-            running = Running(start)
+            running = LiveJob(start)
             live.running[start.job.id] = running
             try:
-                request = ready.get(start.job.id) or self._readied(start)
+                request = ready.get(start.job.id) or self._prepare_launch(start)
                 if isinstance(request, Exception):
                     raise request
                 live.spawner.launch(request)
@@ -120,7 +121,7 @@ class Launches(Part):
                 continue
             except OSError as error:
                 del live.running[start.job.id]
-                self._no_room(start.job, f"{error.filename or live.run_directory.directory}: "
+                self._requeue_without_space(start.job, f"{error.filename or live.run_directory.directory}: "
                                          f"{error.strerror}")
                 continue
             running.memory_due = now + BINDINGS_AFTER
@@ -128,29 +129,29 @@ class Launches(Part):
             if not start.job.payload.script:
                 running.bindings_due = running.memory_due
             self._untold.append(start)
-            live.notify(Launched(start.job))
+            live.notify(JobLaunched(start.job))
 
-    def _swept_first(self, start: Start) -> bool:
-        """Whether its nodes are swept of this job, whose processes it would be taken for, or of one that may still run
-        there."""
+    def _waits_for_sweep(self, start: Start) -> bool:
+        """Return whether the start must wait because its nodes are being swept: for processes of an earlier start of
+        this job (the new ones would be taken for these), or for those of another job that was lost there."""
         return self.live.watch.sweeping(start.job.id, start.booking.placement)
 
-    def _readied(self, start: Start) -> LaunchRequest | Exception:
-        """What the spawner has to start, or why there is none."""
+    def _prepare_launch(self, start: Start) -> LaunchRequest | Exception:
+        """Return the launch request, or the error that prevents it."""
         try:
             return self._request(start.booking)
         except (LaunchError, ValueError, OSError) as error:
             return error
 
-    def _no_room(self, job: Job, why: str) -> None:
-        """There is no room for the files of a job, or for processes: it waits, and nothing starts for a while."""
+    def _requeue_without_space(self, job: Job, why: str) -> None:
+        """Requeue a job because the disk is full or no process can be created; nothing starts for a while."""
         self.ends.take_back(job)
         self.live.changed = True
         self.live.block()
-        self.live.disk_trouble(why)
+        self.live.report_disk_error(why)
 
     def _request(self, booking: Booking) -> LaunchRequest:
-        """What the spawner has to start for a job; writes the rankfile."""
+        """Return the launch request of a job for the spawner; writes the rankfile."""
         live, job = self.live, booking.job
         payload = job.payload.own(live.state.entry(job.id).details.index)
         paths = live.run_directory.files(job.app, job.id)
@@ -178,7 +179,7 @@ class Launches(Part):
         if payload.script:
             alone = job.exclusive and booking.placement.share != HALF
             launch = live.scripts.command(job.id, program, slots, nodes, paths.rankfile, arguments, variables, alone,
-                                          cores_unsaid(job))
+                                          cores_unspecified(job))
         elif payload.programs:
             contexts = [AppContext(path, own, part.procs, part.cores)
                         for (path, own, _), part in zip(wrapped, job.parts)]
@@ -203,21 +204,21 @@ class Launches(Part):
                              **patience(payload, live.now - job.submit))
 
     def _of_script(self, booking: Booking, program: str, env: Mapping[str, str], alone: bool) -> ScriptPrepared:
-        """A folder for a job's steps, and what else it is given."""
+        """Create the folder for a job's steps; return it with the files and variables that parts add."""
         live, job = self.live, booking.job
         folder = live.scripts.folder(live.run_directory.rankfile(job.app, job.id))
         try:
             os.mkdir(folder, 0o700)
-        except FileExistsError:  # of an earlier try
+        except FileExistsError:  # from an earlier try
             shutil.rmtree(folder, ignore_errors=True)
             os.mkdir(folder, 0o700)
         script = ScriptPrepared(booking, program, folder, env, alone, self.visible.listed(booking, live.cluster.nodes))
         live.notify(script)
         return script
 
-    def let_in(self, running: Running) -> None:
-        """Let steps run in a job that is no script, next to its ranks: it gets the folder that a script has. ValueError
-        where its nodes are others by now."""
+    def allow_steps(self, running: LiveJob) -> None:
+        """Allow steps to run next to the ranks of a job that is not a script: create the folder that a script has.
+        Raises ValueError if its nodes are different by now."""
         live, booking = self.live, running.booking
         job, rankfile = booking.job, live.run_directory.rankfile(booking.job.app, booking.job.id)
         if job.payload.script or os.path.isdir(live.scripts.folder(rankfile)):
@@ -234,7 +235,7 @@ class Launches(Part):
         return Path(file) if file else self._program(app)
 
     def _write(self, path: Path, text: str) -> None:
-        """Write a file of a job, by a further name of an earlier job's file if that is the same."""
+        """Write a file of a job; if an earlier job has a file with the same content, as a hard link to that."""
         try:
             os.link(self._written[text], path)
         except (KeyError, OSError):
@@ -243,13 +244,13 @@ class Launches(Part):
                 self._written.clear()
             self._written[text] = path
 
-    # What the spawner tells.
+    # Reports of the spawner.
 
     def read_spawner(self) -> None:
-        """Take what the spawner tells of jobs."""
+        """Handle the spawner's reports about jobs."""
         live, ends = self.live, self.ends
         events = self.live.spawner.events()
-        over = {event.id for event in events if isinstance(event, Ended)}  # their sessions may be other jobs' by now
+        over = {event.id for event in events if isinstance(event, Ended)}  # other jobs may have their sessions by now
         for event in events:
             if isinstance(event, SpawnerLost):
                 self._replace_spawner(event)
@@ -271,10 +272,10 @@ class Launches(Part):
                 running.session, running.leader = event.supervisor_pid, running.leader or event.leader
                 ends.lost(running)
 
-    def _not_launched(self, running: Running, event: LaunchFailed) -> None:
+    def _not_launched(self, running: LiveJob, event: LaunchFailed) -> None:
         if event.kind is Failure.LACK and running.intent in ("", "timeout"):
             del self.live.running[running.job.id]
-            self._no_room(running.job, event.message)
+            self._requeue_without_space(running.job, event.message)
         elif event.kind is Failure.UNREACHED:
             self._unreached(running, event.message)
         elif running.intent:
@@ -282,9 +283,9 @@ class Launches(Part):
         else:
             self.ends.ended(running, None, JobState.FAILED, f"could not start: {event.message}")
 
-    def _unreached(self, running: Running, why: str) -> None:
-        """A job was not started since its node does not answer: others will do, or the same later.
-        Were the node kept, it would swallow the queue."""
+    def _unreached(self, running: LiveJob, why: str) -> None:
+        """Requeue a job whose node does not answer: other nodes will do, or this one later. The node is closed for a
+        while; otherwise all waiting jobs would be sent there, one after the other."""
         if running.intent:
             self.ends.ended(running, None, *verdict(running.intent, None, why))
             return

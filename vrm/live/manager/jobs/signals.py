@@ -1,4 +1,4 @@
-"""Signals that users want their scripts to get: some time before their limit (`sbatch --signal`), or now
+"""Signals that users request for their scripts: some time before the limit (`sbatch --signal`), or now
 (`scancel --signal`)."""
 
 from __future__ import annotations
@@ -6,14 +6,14 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from vrm.live.manager.jobs.running import Running
+from vrm.live.manager.jobs.live_job import LiveJob
 from vrm.model.job import Details
 from vrm.system.processes import session_members, signal_process
 
 
 class Warning(NamedTuple):
-    """A signal that comes so many seconds before the limit: to the script alone (`batch`), or to all
-    else of the job."""
+    """A signal that is sent `seconds` before the limit: only to the script (`batch`), or to all other processes of the
+    job."""
 
     batch: bool
     number: int
@@ -21,7 +21,7 @@ class Warning(NamedTuple):
 
 
 def warning_of(details: Details) -> Warning | None:
-    """What a job was submitted with, if anything: `B:10@60`."""
+    """Return the signal that a job was submitted with (`B:10@60`), or None."""
     text: str = details.more.get("warning", "")
     if not text:
         return None
@@ -29,14 +29,14 @@ def warning_of(details: Details) -> Warning | None:
     return Warning(text.startswith("B:"), int(number), float(seconds))
 
 
-def due(running: Running, warning: Warning | None) -> float:
-    """When it is to come."""
+def due(running: LiveJob, warning: Warning | None) -> float:
+    """Return when the signal is due; infinity if there is none."""
     return running.due - warning.seconds if warning is not None else math.inf
 
 
-def send(running: Running, number: int, batch: bool | None) -> bool:
-    """Send a signal to the script of a job (`batch`), to what it has started, or to both (None); whether
-    any process got it. The oldest process of a session behind its leader is the script."""
+def send(running: LiveJob, number: int, batch: bool | None) -> bool:
+    """Send a signal to the script of a job (`batch` is True), to what it has started (False), or to both (None). Return
+    whether any process received it. The script is the oldest process of a session after its leader."""
     if running.session is None:
         return False
     members = sorted((pid for pid in session_members(running.session, running.leader) if pid != running.session),

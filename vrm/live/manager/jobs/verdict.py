@@ -1,10 +1,10 @@
 """How a job ended: first by what the manager did to it, then by its exit status. And the verdicts
-that wait, since a job that failed may have been interrupted.
+that are held, because a job that failed may have been interrupted.
 
 | the manager had | and the job ended | it is |
 |---|---|---|
 | done nothing to it | with exit status 0 | completed |
-| done nothing to it | otherwise | failed, or interrupted, see `running.Held` |
+| done nothing to it | otherwise | failed, or interrupted, see `running.HeldFailure` |
 | sent it a signal, because ... | before the signal, with 0 | completed |
 | of its walltime | in whatever way, with 0 too | timeout |
 | of its memory | the same | failed |
@@ -24,23 +24,23 @@ from vrm.live.spawn.records import ExitStatus
 from vrm.model import JobState
 
 LOST = "the connection to"
-"""Begins the reason of a job whose launcher's program, or vrm, has lost a node."""
+"""Beginning of the reason of a job whose launcher's program, or vrm, has lost a node."""
 
 HOLD = 1.0
-"""Seconds for which a failure is held: what ends an allocation or a node ends the job's processes
-and tells vrm in the same moment, in any order."""
+"""Seconds for which a failure is held: the end of an allocation or of a node reaches the job's processes and vrm at
+about the same time, in any order."""
 
 
 WANTED = ("cancel", "stop", "pause", "interrupted", "requeue")
-"""Why a job that could not be started would have been ended anyhow."""
+"""Reasons for which a job that could not be started would have been ended anyhow."""
 
 
 def verdict(intent: str, status: ExitStatus | None, why: str = "",
             told: float = math.inf) -> tuple[JobState, str]:
-    """How a job ended, and the reason for people.
+    """Return how a job ended, and the reason for people.
 
-    `intent` is why the manager ended it ("": it did not), `why` says more, and `told` when it was
-    told to end (by the machine's clock since its boot). `status` is None where its supervisor was killed.
+    `intent` is why the manager ended it ("": it did not), `why` adds details, and `told` is when it was
+    sent the signal to end (by the machine's clock since its boot). `status` is None if its supervisor was killed.
     """
     if status is not None and status.ok and status.before(told) and intent != "node":
         return JobState.COMPLETED, ""
@@ -62,7 +62,7 @@ def verdict(intent: str, status: ExitStatus | None, why: str = "",
 
 
 def shell_code(status: ExitStatus | None) -> int | None:
-    """What a shell would show: the exit code, or 128 + signal; None without a status."""
+    """Return the code that a shell would show: the exit code, or 128 + signal; None without a status."""
     if status is None:
         return None
     return status.code if status.signal is None else 128 + status.signal

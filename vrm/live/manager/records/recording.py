@@ -1,4 +1,4 @@
-"""Records of ended jobs are written when jobs that can start have started, and nobody waits for an answer."""
+"""Records ended jobs after the jobs that can start have started, at times when no client waits for an answer."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from vrm.live.manager.liverun import LiveRun
 from vrm.live.manager.part import Part, RecordPrepared
 from vrm.live.manager.records.records import EndedJob
 from vrm.run.journal.archive import ERR, OUT, ArchiveWriter
-from vrm.run.journal.past import Past
+from vrm.run.journal.history import RunHistory
 
 RECORDING = 0.04
-"""Seconds at most that ended jobs are recorded for in one turn of the loop."""
+"""Maximum seconds for recording ended jobs in one turn of the loop."""
 
 
 SETTLED = 1.0
-"""Seconds at most that files stay which are in the archive."""
+"""Maximum seconds for which files stay that are already in the archive."""
 
 FILES = 64
-"""Such files at most."""
+"""Maximum number of such files."""
 
 _OUTPUT = re.compile(r"(.+)\.(\d+)\.[oe]")
 
 
 class RecordWriting(Part):
-    """Has ended jobs recorded (`vrm.live.manager.records.records`), and what they left behind ended."""
+    """Records ended jobs (`vrm.live.manager.records.records`), and ends the processes that they left."""
 
     def __init__(self, live: LiveRun) -> None:
         self.live = live
         self._selector: selectors.BaseSelector | None = None
-        self._more = False  # ends wait to be recorded, for want of time
+        self._more = False  # ends wait to be recorded, because there was no time
         self._archive: ArchiveWriter | None = None
         self._settle_at = math.inf
 
-    def recall(self, past: Past) -> None:
-        """Go on with `jobs.csv`, and with the archive: what an earlier manager has not brought there is added."""
+    def recall(self, past: RunHistory) -> None:
+        """Continue `jobs.csv` and the archive; add the outputs that an earlier manager has not archived."""
         self.live.records.open(past)
         if not self.live.settings.output.archive:
             return
@@ -52,33 +52,33 @@ class RecordWriting(Part):
                     self._put(row.app, row.id, row.start or 0.0)
 
     def begin(self, selector: selectors.BaseSelector) -> None:
-        """Know what the loop waits for."""
+        """Keep the selector of the loop."""
         self._selector = selector
 
     def _likely(self) -> float:
-        """Until when somebody is likely to ask something of some part."""
+        """Return until when a client is likely to send a request to some part."""
         return max([part.likely() for part in self.live.parts.having("likely")], default=-math.inf)
 
-    def _knocked(self) -> bool:
-        """Whether somebody has asked something at a time when people ask all the time, and should not wait."""
+    def _request_waits(self) -> bool:
+        """Return whether a request has arrived at a time when clients send many requests and should not wait."""
         return (self._selector is not None and self.live.clock() < self._likely()
                 and bool(self._selector.select(0)))
 
     def busy(self) -> bool:
-        """Whether ends are to be recorded, or processes to be looked for."""
+        """Return whether ends must be recorded or left processes searched."""
         return bool(self.live.records.pending) or self.live.records.sweep_at < math.inf
 
     def deadline(self, now: float) -> float:
-        """When there is time to record, or processes are to be looked for."""
+        """Return when there is time to record, or when left processes must be searched."""
         if self._more:
             return now
         likely = self._likely() if self.live.records.pending else -math.inf
         return min(likely if likely > now else math.inf, self.live.records.sweep_at, self._settle_at)
 
     def tidy(self, now: float) -> None:
-        """Record ends that are on disk; the sync for a call that is likely to come serves them, too. Those that the
-        disk does not take wait for the next time, and so do those for which there is no time now: jobs and commands
-        must not wait for them."""
+        """Record ends that are in the synced journal. The sync for a call that is likely to come serves the ends, too.
+        Ends for which the disk has no space, or for which there is no time now, wait: jobs and commands must not wait
+        for them."""
         live, records = self.live, self.live.records
         if now >= records.sweep_at:
             records.sweep_all(now)
@@ -91,7 +91,7 @@ class RecordWriting(Part):
         until, written = live.clock() + RECORDING, False
         while (records.pending and live.clock() >= live.blocked_until
                and not any(part.keeps(records.pending[0].job.id) for part in live.parts.having("keeps"))):
-            if live.clock() >= until or (written and self._knocked()):
+            if live.clock() >= until or (written and self._request_waits()):
                 self._more = True
                 return
             written = True
@@ -101,15 +101,16 @@ class RecordWriting(Part):
                 records.write_next()
             except OSError as error:
                 live.block()
-                live.disk_trouble(f"{live.run_directory.jobs}: {error.strerror}")
+                live.report_disk_error(f"{live.run_directory.jobs}: {error.strerror}")
                 return
-            live.disk_works()
+            live.report_disk_recovery()
             self._keep(outcome, now)
 
     # The archive of outputs.
 
     def _keep(self, outcome: EndedJob, now: float) -> None:
-        """Add the outputs of a job to the archive, where there is one; and its rankfile is not needed any more."""
+        """Add the outputs of a job to the archive, if there is one, and remove its rankfile, which is no longer
+        needed."""
         if self._archive is None or outcome.booking is None or outcome.job.payload.output:
             return
         job = outcome.job
@@ -122,7 +123,7 @@ class RecordWriting(Part):
             self._settle_at = min(self._settle_at, now + SETTLED)
 
     def _put(self, app: str, job_id: int, started: float) -> None:
-        """Add the outputs of a job that are there."""
+        """Add the existing outputs of a job to the archive."""
         assert self._archive is not None
         paths = self.live.run_directory.files(app, job_id)
         self._archive.add(job_id, started, [(OUT, paths.output), (ERR, paths.errors)])
@@ -130,7 +131,7 @@ class RecordWriting(Part):
             self._archive.settle(self.live.records.rows)
 
     def _settle(self, now: float) -> None:
-        """Remove files that are in the archive, when it is time."""
+        """Remove files that are in the archive, when this is due."""
         if now >= self._settle_at:
             self._settle_at = math.inf
             with self._trouble():
@@ -146,7 +147,8 @@ class RecordWriting(Part):
 
     @contextlib.contextmanager
     def _trouble(self) -> Iterator[None]:
-        """What cannot be archived stays where it is, and the next manager tries it again."""
+        """Context that turns an OSError into a warning: outputs that cannot be archived stay where they are, and the
+        next manager tries again."""
         try:
             yield
         except OSError as error:

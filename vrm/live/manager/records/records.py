@@ -1,6 +1,6 @@
-"""What is written of jobs that ended: their lines in `jobs.csv`, and what people are told.
+"""Writes the records of ended jobs: their lines in `jobs.csv`, and messages for people.
 
-The journal knows the ends first; this is the work that can wait until other jobs have started.
+The journal records the ends first; this work can wait until other jobs have started.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from typing import Any
 from collections.abc import Callable, Collection
 
 from vrm.live.launch.base import Launcher, NpbResult, read_result
-from vrm.live.launch.script import Scripts
-from vrm.live.manager.records.lastwords import last_words, no_space
-from vrm.live.manager.surroundings import printed
+from vrm.live.launch.script import ScriptLauncher
+from vrm.live.manager.records.last_lines import last_words, no_space
+from vrm.live.manager.job_environment import printed
 from vrm.live.nodes.bindings import BindingCheck
 from vrm.model import Booking, Cluster, Job, JobState
 from vrm.model.job import PLAIN, Details
 from vrm.model.measured.power import draw
-from vrm.model.placement import KnownSlots
+from vrm.model.placement import SlotCache
 from vrm.results import shares
-from vrm.results.energy import Drawn, columns_of
+from vrm.results.energy import PowerSpan, columns_of
 from vrm.results.job_columns import JobFileError, header
-from vrm.results.jobs import JobRow, JobWriter, KnownFields, read_jobs, row_of
-from vrm.results.places import PlacementText
+from vrm.results.jobs import JobRow, JobWriter, SharedFields, read_jobs, row_of
+from vrm.results.placement_text import PlacementText
 from vrm.run.journal import codec
-from vrm.run.journal.check import StartRecord
-from vrm.run.journal.past import Past
-from vrm.run.lending import Lends
+from vrm.run.journal.record_checks import StartRecord
+from vrm.run.journal.history import RunHistory
+from vrm.run.loans import LoanTable
 from vrm.run.rundir import RunDirectory
 from vrm.scheduling import Start
 from vrm.system.errors import RunError
 from vrm.system.files import naming, write_atomically
-from vrm.system.processes import Strays, job_of, sessions, signal_session
+from vrm.system.processes import StraySessions, job_of, sessions, signal_session
 
 SWEEP_PAUSE = 0.05
-"""Seconds at least between two looks at all processes for those that outlived their job."""
+"""Minimum seconds between two searches of all processes for those that outlived their job."""
 
-Tell = Callable[[str, str], None]
-"""Called with a kind (`start`, `end`, `failure`, `warning`, `note`) and a text for people."""
+Reporter = Callable[[str, str], None]
+"""Report a text for people, with its kind (`start`, `end`, `failure`, `warning`, `note`)."""
 
 
 @dataclass
@@ -58,37 +58,37 @@ class EndedJob:
     exit_code: int | None = None      # as a shell would show it
     end: float = 0.0
     session: int | None = None
-    leader: int | None = None         # start time of the session's leader, where it is known
+    leader: int | None = None         # start time of the session's leader, if known
     ran: tuple[float, float] | None = None  # start and end of mpirun, as its supervisor saw them
-    cluster: Cluster | None = None    # on which it ran, where that is not the present one
+    cluster: Cluster | None = None    # on which it ran, if that is not the present one
     details: Details = PLAIN
-    mates: tuple[int, ...] = ()          # with which it shared its cores
-    memory: int = 0                      # the most bytes on a node, of one that was followed
-    joules: float | None = None       # that its nodes used, where they could be read
-    frequency: float = 0.0               # in GHz, where it was set
+    mates: tuple[int, ...] = ()          # ids of the jobs with which it shared its cores
+    memory: int = 0                      # the most bytes on a node, if its memory was followed
+    joules: float | None = None       # energy that its nodes used, if it could be read
+    frequency: float = 0.0               # in GHz, if it was set
     cause: str = ""                      # why the manager ended it, see `verdict`
     used: tuple[float, float, int] = (0.0, 0.0, 0)  # on the first node: CPU seconds (user, system), bytes of the largest process
-    cpu: float | None = None             # CPU seconds on all nodes, where they are known
-    beyond: int = 0                      # threads that ran at once beyond the cores of a node, of one that was looked at
-    programs: tuple[tuple[float, int], ...] = ()  # of a coupled job, of each: CPU seconds, bytes of the largest process
+    cpu: float | None = None             # CPU seconds on all nodes, if known
+    beyond: int = 0                      # excess of running threads over the cores of a node, if its threads were counted
+    programs: tuple[tuple[float, int], ...] = ()  # coupled job, per program: CPU seconds, largest process in bytes
 
 
 def called(job: Job, details: Details) -> str:
-    """A job in a line of the manager's output: `#3 solver`, with its name behind where it has one."""
+    """Return a job's label in the manager's output: `#3 solver`, followed by its name if it has one."""
     return f"#{job.id} {job.app}" + f" {details.name}" * bool(details.name)
 
 
-def _is_of(row: JobRow, past: Past) -> bool:
-    """Whether a row tells of the end that the journal has."""
+def _is_of(row: JobRow, past: RunHistory) -> bool:
+    """Return whether a row describes the end that the journal has."""
     end, start = past.ended.get(row.id), past.started.get(row.id)
     if end is None or row.status != end["state"]:
         return False
     return row.start is None or (start is not None and row.start >= start["time"] - 0.01)
 
 
-def _booked(job: Job, start: StartRecord, cluster: Cluster, lends: Lends) -> Booking:
-    """Where a job has run on the cluster on which it was started; what it has lent and got is left out where that is by the
-    numbers of other nodes."""
+def _booked(job: Job, start: StartRecord, cluster: Cluster, lends: LoanTable) -> Booking:
+    """Return the booking of an ended job on the cluster on which it was started. Its loans are left out if they are
+    numbered by other nodes."""
     placement, shares_of = codec.placement_of(start["placement"], cluster), tuple(lends.shares.get(job.id, ()))
     if job.id in lends.moved:
         return Booking(job, placement, start["time"], start["time"] + job.expected)
@@ -96,13 +96,15 @@ def _booked(job: Job, start: StartRecord, cluster: Cluster, lends: Lends) -> Boo
 
 
 class Records:
-    """The ended jobs of a run: `rows` by id are in `jobs.csv`, `pending` are still to be written."""
+    """The ended jobs of a run: `rows` (by id) are in `jobs.csv`, `pending` are still to be written."""
 
-    def __init__(self, run: RunDirectory, cluster: Cluster, launcher: Launcher, scripts: Scripts,
-                 check: str, tell: Tell, recorded: Callable[[str], None]) -> None:
-        """`scripts` starts those jobs that are one, `check` is the configuration's
-        Launcher.CheckBindings; `recorded` takes the status files of jobs when they are not needed any
-        more."""
+    def __init__(self, run: RunDirectory, cluster: Cluster, launcher: Launcher, scripts: ScriptLauncher,
+                 check: str, tell: Reporter, recorded: Callable[[str], None]) -> None:
+        """Create the records; `open` reads `jobs.csv`.
+
+        `scripts` launches the jobs that are scripts; `check` is the configuration's Launcher.CheckBindings; `recorded`
+        is called with the status file of a job when it is no longer needed.
+        """
         self.run = run
         self.cluster = cluster
         self.launcher = launcher
@@ -115,20 +117,20 @@ class Records:
         self.sweep_at = math.inf             # when processes of written jobs are to be looked for
         self._unswept: list[EndedJob] = []
         self._swept = 0.0
-        self._strays = Strays()
+        self._strays = StraySessions()
         self.text = PlacementText(cluster.nodes)
-        self.slots = KnownSlots(cluster.nodes)
-        self._fields = KnownFields()
+        self.slots = SlotCache(cluster.nodes)
+        self._fields = SharedFields()
         self._mismatched: set[int] = set()
-        self._found: dict[int, str] = {}  # what the nodes said of where ranks are, by job
+        self._found: dict[int, str] = {}  # the state of the bindings that the nodes reported, by job
         self._writer: JobWriter | None = None
-        self._stale = False  # jobs.csv has lines of jobs that wait again
-        self._shares: set[str] = set()  # lines of jobs that jobs.csv lacks
+        self._stale = False  # jobs.csv has lines of requeued jobs
+        self._shares: set[str] = set()  # lines in the shares file of jobs that jobs.csv lacks
 
-    def open(self, past: Past) -> None:
-        """Go on with `jobs.csv`: the rows of jobs that wait again are dropped, and those of an earlier try, which the death
-        of a machine may bring back; those that only the journal has are pending. OSError when it cannot be written,
-        RunError when it is damaged."""
+    def open(self, past: RunHistory) -> None:
+        """Continue `jobs.csv`: drop the rows of requeued jobs, and rows of an earlier try, which the crash of a machine
+        may bring back. Ends that only the journal has become pending. Raises OSError if the file cannot be written,
+        RunError if it is damaged."""
         try:
             with naming(self.run.jobs):
                 JobWriter(self.run.jobs).close()  # cuts off a torn line
@@ -165,9 +167,9 @@ class Records:
             self._writer.close()
 
     def write_next(self) -> None:
-        """Write the line of the job that ended first, tell of it, and end what it left behind.
+        """Write the line of the job that ended first, report it, and end the processes that it left.
 
-        OSError when the disk does not take it; then it is still pending.
+        Raises OSError if the disk does not take the line; then the job is still pending.
         """
         if self._stale:
             self._renew()
@@ -194,11 +196,11 @@ class Records:
             outcome.reason += (": " if words[:4] != "see " else "; ") * bool(words) + words + no_space(output.parent)
         row = self._row(outcome, binding, result.seconds)
         assert self._writer is not None
-        lines = self._write_shares(outcome)  # first: who is in jobs.csv is not looked at again
+        lines = self._write_shares(outcome)  # first: a job that is in jobs.csv is not handled again
         try:
             self._writer.write(row)
         except OSError:
-            outcome.reason = reason  # it is asked for again
+            outcome.reason = reason  # the next try adds the last words again
             raise
         self.rows[row.id] = row
         self.pending.popleft()
@@ -212,7 +214,7 @@ class Records:
                       + (f": {outcome.reason}" if outcome.reason else ""))
 
     def _write_shares(self, outcome: EndedJob) -> set[str]:
-        """Write the lines of a job that lent or borrowed, but those that are there; all of them."""
+        """Write the missing lines of a job that lent or borrowed cores; return all its lines."""
         job, booking, path = outcome.job, outcome.booking, self.run.shares
         if booking is None or not shares.shared(booking):
             return set()
@@ -254,7 +256,7 @@ class Records:
         return row_of({**values, **self._shared(outcome), **self._drawn(outcome)})
 
     def _drawn(self, outcome: EndedJob) -> dict[str, Any]:
-        """The columns about energy: measured where the job had its nodes for itself, else as predicted."""
+        """Return the columns about energy: measured if the job had its nodes for itself, otherwise predicted."""
         booking = outcome.booking
         if booking is None:
             return {}
@@ -262,26 +264,25 @@ class Records:
         seconds = outcome.end - booking.start
         watts = draw(booking.job, placement, cluster.nodes, cluster.programs) or 0.0
         if outcome.joules is not None and not outcome.mates and placement.alone and seconds > 0:
-            return {**columns_of(Drawn(booking.start, outcome.end, outcome.joules / seconds, outcome.frequency)),
+            return {**columns_of(PowerSpan(booking.start, outcome.end, outcome.joules / seconds, outcome.frequency)),
                     "metered": True}
-        return {} if not (watts or outcome.frequency) else columns_of(Drawn(booking.start, outcome.end, watts, outcome.frequency))
+        return {} if not (watts or outcome.frequency) else columns_of(PowerSpan(booking.start, outcome.end, watts, outcome.frequency))
 
     def _shared(self, outcome: EndedJob) -> dict[str, Any]:
-        """What jobs.csv says of lending and borrowing; nothing of jobs that did neither."""
+        """Return the columns about lending and borrowing; empty for a job that did neither."""
         booking = outcome.booking
         if booking is None or not shares.shared(booking):
             return {}
         return {"mates": ",".join(map(str, outcome.mates)), **shares.columns(booking, outcome.end)}
 
     def clear(self, outcome: EndedJob) -> None:
-        """Remove the folder of a script that has ended, or of another job in which steps have run."""
+        """Remove the folder of a script that has ended, or of another job in which steps ran."""
         folder = self.scripts.folder(self.run.rankfile(outcome.job.app, outcome.job.id))
         if outcome.booking is not None and os.path.isdir(folder):
             shutil.rmtree(folder, ignore_errors=True)
 
-    def tell_start(self, start: Start, details: Details) -> None:
-        """Report that a job was started: where its cores are, or its nodes when these are more than
-        two."""
+    def report_start(self, start: Start, details: Details) -> None:
+        """Report the start of a job with its cores, or only its nodes if it has more than two."""
         job, placement = start.job, start.booking.placement
         where = (self.text.cores(placement) if len(placement.nodes) <= 2
                  else self.text.nodes(placement))
@@ -291,21 +292,21 @@ class Records:
                   + " (backfilled)" * start.backfilled)
 
     def forget(self, job_ids: Collection[int]) -> None:
-        """Take jobs that wait again out of `jobs.csv`."""
+        """Remove requeued jobs from `jobs.csv`."""
         if not job_ids:
             return
         gone = set(job_ids)
         self._unswept += (each for each in self.pending if each.job.id in gone)
-        self.sweep_all(self._swept)  # later it would be their next run
+        self.sweep_all(self._swept)  # a later sweep would hit their next run
         for job_id in gone:
             self.rows.pop(job_id, None)
         self.pending = collections.deque(each for each in self.pending if each.job.id not in gone)
         self._stale = True
-        with contextlib.suppress(OSError):  # a full disk: then before the next line is written
+        with contextlib.suppress(OSError):  # a full disk: then `write_next` tries again
             self._renew()
 
     def _renew(self) -> None:
-        """Write `jobs.csv` without the jobs that wait again."""
+        """Write `jobs.csv` without the requeued jobs."""
         self._write_rows()
         self.close()
         self._writer = JobWriter(self.run.jobs)
@@ -315,13 +316,13 @@ class Records:
         write_atomically(self.run.jobs, header() + "".join(row.line for row in self.rows.values()))
 
     def sweep_all(self, now: float) -> None:
-        """End what outlived the jobs written of late, by one look at all processes."""
+        """Kill the processes that outlived recently recorded jobs, in one search of all processes."""
         unswept, self._unswept = self._unswept, []
         self.sweep(*unswept)
         self._swept, self.sweep_at = now, math.inf
 
     def sweep(self, *outcomes: EndedJob) -> None:
-        """End processes of jobs that outlived their mpirun, on this machine."""
+        """Kill the processes of jobs that outlived their mpirun, on this machine."""
         table, run = sessions(), self.launcher.run_id
         strays = self._strays.find(run, table)
         for outcome in outcomes:
@@ -338,9 +339,10 @@ class Records:
                                      "and were killed")
 
     def check_bindings(self, booking: Booking, cluster: Cluster | None = None) -> str:
-        """Compare what mpirun reported with the rankfile, and add what the nodes said.
+        """Compare mpirun's report with the rankfile, and add the nodes' reports. Return `unchecked`, `mismatch` or the
+        state of the check.
 
-        `cluster`: on which the job ran, where that is not the present one.
+        `cluster`: the cluster on which the job ran, if it is not the present one.
         """
         job, nodes = booking.job, (cluster or self.cluster).nodes
         if self.check == "ignore":
@@ -359,12 +361,12 @@ class Records:
         return result.state if found == "unchecked" else found
 
     def found(self, job_id: int, check: BindingCheck) -> None:
-        """What the nodes say of where the ranks of a job are."""
+        """Keep the nodes' report of where the ranks of a job are."""
         self._found[job_id] = check.state
         self._tell_mismatch(job_id, check)
 
     def _tell_mismatch(self, job_id: int, check: BindingCheck) -> None:
-        """Warn once for each job whose ranks are elsewhere."""
+        """Warn once for each job whose ranks are on wrong cores."""
         if check.state == "mismatch" and job_id not in self._mismatched:
             self._mismatched.add(job_id)
             self.tell("warning", f"#{job_id}: RANKS ARE NOT WHERE THEY SHOULD BE: "

@@ -1,4 +1,4 @@
-"""What the status queries show of a running manager, as one value for the state file."""
+"""Makes the content of the state file: what the status queries show of a running manager."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from vrm.model.job import Details
 from vrm.model import bits
 from vrm.model.sharing.core_share import NOBODY
 from vrm.model.quantities import MOST_JOBS, fold
-from vrm.results.places import PlacementText
+from vrm.results.placement_text import PlacementText
 from vrm.results.state import FORMATS
-from vrm.run.book import JobBook
-from vrm.run.reasons import STOPPING, Reasons, parked, why_bound
-from vrm.run.lending import REGAINING
+from vrm.run.job_book import JobBook
+from vrm.run.reasons import STOPPING, WaitReasons, parked, why_bound
+from vrm.run.loans import REGAINING
 from vrm.run.state import State
 from vrm.scheduling import Scheduler
 
 
 def snapshot(live: LiveRun, pid: int, emulated: bool) -> dict[str, Any]:
-    """Nodes, cores, running and waiting jobs, and how many ended how; see `vrm.report.tables`.
+    """Return nodes, cores, running and waiting jobs, and the number of ended jobs by state; see `vrm.report.tables`.
 
-    `pid` is the manager's process. All times are in epoch seconds; `ahead`: by how much this machine's clock is ahead
-    of them.
+    `pid` is the manager's process. All times are in epoch seconds; `ahead`: seconds by which this machine's clock is
+    ahead of them.
     """
     now, state, phase, end, ahead = live.clock(), live.state, live.phase, live.end.end, live.clock.ahead
     cluster, lends = state.cluster, _lends(state)
@@ -55,8 +55,8 @@ def snapshot(live: LiveRun, pid: int, emulated: bool) -> dict[str, Any]:
 
 
 def _more(cluster: Cluster, number: int) -> dict[str, Any]:
-    """What a node has besides cores: of each resource what is left and what there is, in pieces (of
-    memory GiB); the indices of its devices; features."""
+    """Return what a node has besides cores: free and total amount of each resource in pieces (memory in GiB), the
+    indices of its devices, and its features."""
     node = cluster.nodes[number]
     found: dict[str, Any] = {}
     if node.resources:
@@ -71,8 +71,8 @@ def _more(cluster: Cluster, number: int) -> dict[str, Any]:
 
 
 def _lends(state: State) -> list[dict[str, Any]]:
-    """Who lends which cores to whom (None: the node), and how far that is: lend (the lender has not left
-    them yet), lent or regain (it does not have them yet)."""
+    """Return the loans: lender, borrower (`to`, None: the node), cores, and the phase: lend (the lender has not left
+    the cores yet), lent, or regain (the lender does not have them back yet)."""
     cluster = state.cluster
     return [{"id": each.lender, "to": None if each.borrower == NOBODY else each.borrower,
              "phase": each.phase, "since": each.loan.since, "cores": bits.count(each.loan.cores),
@@ -82,7 +82,7 @@ def _lends(state: State) -> list[dict[str, Any]]:
 
 
 def _shares(booking: Booking, lends: list[dict[str, Any]]) -> str:
-    """What a running job lends or borrows, in a few words; who lends all cores is paused."""
+    """Return a short text on what a running job lends or borrows; a job that lends all its cores is paused."""
     words, job_id = [], booking.job.id
     for each in lends:
         cores = f"{each['cores']} core{'s' * (each['cores'] > 1)}"
@@ -115,7 +115,7 @@ def _running(live: LiveRun, lends: list[dict[str, Any]]) -> list[dict[str, Any]]
 
 
 def _reservations(state: State) -> list[dict[str, Any]]:
-    """The advance reservations, earliest first, with the jobs that are bound to them."""
+    """Return the advance reservations, earliest first, with the jobs bound to them."""
     bound: dict[int, list[int]] = {}
     for job_id, reservation in state.queue.bound.items():
         if not state.book.entries[job_id].state.ended:
@@ -126,16 +126,16 @@ def _reservations(state: State) -> list[dict[str, Any]]:
 
 
 def _waiting(now: float, state: State, scheduler: Scheduler, phase: str) -> list[dict[str, Any]]:
-    """The waiting jobs, neighbours of which only ids and indices differ as one."""
+    """Return the waiting jobs; neighbours that differ only in ids and indices are one entry."""
     cluster, book = state.cluster, state.book
     reserved = {job_id: moment for job_id, moment in scheduler.reservations(now, book.queue, cluster).items()
-                if moment < math.inf}  # which is what there is while nodes are lost
+                if moment < math.inf}  # infinite while nodes are lost
     order = book.queue.in_order(now)
-    reasons = Reasons(now, order, cluster, scheduler, reserved, phase)
+    reasons = WaitReasons(now, order, cluster, scheduler, reserved, phase)
     groups = _Groups(book)
     for job in order:
         groups.add(job, reasons.of(job), reserved.get(job.id))
-    outside = book.queue.why_outside(cluster) if book.queue.outside else {}
+    outside = book.queue.why_not_competing(cluster) if book.queue.outside else {}
     for job_id in book.queue.outside:
         reservation = state.reservations.of_job(job_id)
         if reservation is not None:
@@ -155,7 +155,7 @@ def _waiting(now: float, state: State, scheduler: Scheduler, phase: str) -> list
 
 
 class _Groups:
-    """Makes one value of neighbours that are alike."""
+    """Merges neighbouring jobs that are alike into one entry."""
 
     def __init__(self, book: JobBook) -> None:
         self.book = book
@@ -165,7 +165,7 @@ class _Groups:
         self._indices: list[int] = []
 
     def add(self, job: Job, why: str, start: float | None = None) -> None:
-        """The next waiting job in order."""
+        """Add the next waiting job in order."""
         entry = self.book.entries[job.id]
         details = entry.details
         key = (_job_key(job), _details_key(details), details.index if job.payload.each else details.index is None, entry.held, entry.late,
@@ -200,7 +200,8 @@ _details_key = attrgetter("more", *(each.at for each in TABLE if each.shown and 
 
 
 def _facts(job: Job, details: Details) -> dict[str, Any]:
-    """What is shown of a job; in the texts of an array's job `%i` is the index, and its item is in them."""
+    """Return the values of a job that are shown. In the texts of an array's job, `%i` is replaced by the index and its
+    item is filled in."""
     if job.payload.each:
         job = job.but(payload=job.payload.own(details.index))
     facts: dict[str, Any] = {"id": job.id, "submit": job.submit}

@@ -1,1 +1,1 @@
-"""What an earlier manager of the run has left is found, and goes on."""
+"""Finds what an earlier manager of the run left, and continues it."""
