@@ -103,10 +103,10 @@ def test_a_queue_that_jobs_come_to_and_leave(name, data):
         if order:
             assert seen[0] == order[0]
         first, room = chosen.randint(0, len(order)), chosen.randint(0, NODES + 1)
-        window, beside = chosen.choice([math.inf, 1, 3]), chosen.randint(0, room)
-        assert list(seen.fitting(first, room, window, beside)) == [
+        window, extra = chosen.choice([math.inf, 1, 3]), chosen.randint(0, room)
+        assert list(seen.fitting(first, room, window, extra)) == [
             job for job in order[first:] if nodes_of(job) <= room
-            and (job.estimate <= window or nodes_of(job) <= beside)]
+            and (job.estimate <= window or nodes_of(job) <= extra)]
         assert list(seen) == order and seen[:] == order and seen[1:3] == order[1:3]
         assert len(waiting) == len(seen) == len(order)
         assert seen.fresh == [job for job in order if job in last_step]

@@ -255,10 +255,10 @@ def test_limits_hold_at_every_moment_and_all_jobs_end(
     rows = {row.id: row for row in outcome.jobs}
     assert len(rows) == len(jobs)
     for row in rows.values():
-        beside = [jobs[other.id].job for other in rows.values()
+        extra = [jobs[other.id].job for other in rows.values()
                   if other.start <= row.start < other.end]
         for name, keys in queues.items():
-            mine = [job for job in beside if (job.queue or "a") == name]
+            mine = [job for job in extra if (job.queue or "a") == name]
             for most_jobs, most_cores, group in (
                     (keys.get("max_running"), keys.get("max_cores"), mine),
                     *((keys.get("max_running_per_user"), keys.get("max_cores_per_user"),

@@ -89,22 +89,22 @@ def a_job(job_id: int, state: JobState = JobState.RUNNING, **more: Any) -> front
     return front.JobView(job_id, job, details, state, **more)
 
 
-def run(counter: Counter, *words_: str, env: dict[str, str] | None = None, script: bytes = SCRIPT) -> Answer:
+def run(handler: Counter, *words_: str, env: dict[str, str] | None = None, script: bytes = SCRIPT) -> Answer:
     """What a command prints; a script is sent when it is asked for."""
     call = Call(words_[0], list(words_[1:]), "/work", env or {})
     try:
-        reply = names.reply_to(call, counter)
+        reply = names.reply_to(call, handler)
         if isinstance(reply, FileNeeded):
-            reply = names.reply_to(replace(call, sent={reply.path: script}), counter)
+            reply = names.reply_to(replace(call, sent={reply.path: script}), handler)
     except CallRefused as refused:
         return Answer(err=f"{refused}\n", code=refused.code)
     assert isinstance(reply, Answer), reply
     return reply
 
 
-def asked(*words_: str, script: bytes = SCRIPT, env: dict[str, str] | None = None, counter: Counter | None = None
+def asked(*words_: str, script: bytes = SCRIPT, env: dict[str, str] | None = None, handler: Counter | None = None
           ) -> SubmittedJob:
-    counter = counter or Counter()
-    answer = run(counter, "sbatch", *words_, script=script, env=env)
+    handler = handler or Counter()
+    answer = run(handler, "sbatch", *words_, script=script, env=env)
     assert (answer.code, answer.err) == (0, ""), answer
-    return counter.asked[0]
+    return handler.asked[0]

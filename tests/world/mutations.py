@@ -219,8 +219,8 @@ ALL = (
     Mutation("a client whose manager was lost calls under another name", ((
         "vrm.ext.slurm.calls.client", "        return by_files(lost.call, run, lost.given)", '        return by_files(replace(lost.call, token=f"{lost.call.token}0"), run, lost.given)'),)),
     Mutation("the next manager does not know the jobs of a call", ((
-        "vrm.ext.slurm.calls.server", "        self.counter.known = past.by_command\n", ""), (
-        "vrm.ext.slurm.calls.server", "        self.afar.done = set(past.commands)\n", "        self.afar.done = set()\n"))),
+        "vrm.ext.slurm.calls.server", "        self.handler.known = past.by_command\n", ""), (
+        "vrm.ext.slurm.calls.server", "        self.file_calls.done = set(past.commands)\n", "        self.file_calls.done = set()\n"))),
 )
 """Those that the world must find."""
 

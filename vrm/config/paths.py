@@ -39,7 +39,7 @@ class InvalidPath(Exception):
 
 
 def expanded(text: str) -> str:
-    """Return the text with a leading ~ and $VARIABLES replaced; `$$` is a dollar sign. Raises NoPath."""
+    """Return the text with a leading ~ and $VARIABLES replaced; `$$` is a dollar sign. Raises InvalidPath."""
 
     def fill(match: re.Match[str]) -> str:
         if match.group(1):

@@ -36,7 +36,7 @@ class Dependencies:
 
     def of(self, after: tuple[Dependency, ...], before: int) -> SharedDependencies:
         """Return the shared dependencies of all jobs with this `after`; the job itself has the id `before`. Raises
-        LifeError if it depends on a job that was not submitted before."""
+        JobStateError if it depends on a job that was not submitted before."""
         if self._latest is not None and self._latest.after is after:
             return self._latest  # the next job of an array: even a hash would be too slow
         wish = self._shared.get(after)

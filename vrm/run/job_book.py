@@ -98,7 +98,7 @@ class JobBook:
         return [job_id for job_id, entry in self.parked.items() if entry.lacks]
 
     def get(self, job_id: int) -> Entry:
-        """Return the entry of a job. Raises LifeError if there is no such job."""
+        """Return the entry of a job. Raises JobStateError if there is no such job."""
         try:
             return self.entries[job_id]
         except KeyError:
@@ -110,7 +110,7 @@ class JobBook:
         """Add a waiting job. Return it, and the jobs that depend on it, as dropped if one of its dependencies has
         failed already.
 
-        Raises LifeError for a dependency on a job that was not submitted before.
+        Raises JobStateError for a dependency on a job that was not submitted before.
         """
         if details is PLAIN and self._lacks is None and not self.frozen:  # the common case: it can start at once
             entry = self.entries[job.id] = Entry(job)
@@ -278,7 +278,8 @@ class JobBook:
     # Requests of users.
 
     def hold(self, job_id: int, held: bool = True) -> None:
-        """Hold a waiting job, or release it (`held=False`). Raises LifeError if it does not wait, or is not held."""
+        """Hold a waiting job, or release it (`held=False`). Raises JobStateError if it does not wait, or is not
+        held."""
         entry = self.get(job_id)
         if entry.state is not JobState.QUEUED:
             raise JobStateError(f"job {job_id} does not wait: it is {entry.state.value}")

@@ -96,7 +96,7 @@ class State:
     # Queries.
 
     def entry(self, job_id: int) -> Entry:
-        """Return the entry of a job. Raises LifeError if there is no such job."""
+        """Return the entry of a job. Raises JobStateError if there is no such job."""
         return self.book.get(job_id)
 
     @property
@@ -112,8 +112,8 @@ class State:
         in their additional dependencies `own`, if there are any.
 
         `refused`: they will not run, and the caller ends them next. `origin` is added to the event; its `fault` is
-        what is wrong with their line. Return the jobs that can never run. Raises LifeError for a dependency on a job
-        that was not submitted before; Infeasible if the queue does not accept the job.
+        what is wrong with their line. Return the jobs that can never run. Raises JobStateError for a dependency on a
+        job that was not submitted before; Infeasible if the queue does not accept the job.
         """
         if self.log is not None:
             self.log("job", **job_record(jobs[0], details, indices, own), **origin)
@@ -290,7 +290,7 @@ class State:
 
     def change(self, job_id: int, walltime: float, priority: int, said: Mapping[str, str] | None = None) -> None:
         """Set the walltime (seconds) and priority of a job that waits or runs, and the fields `said` (keys: SAID).
-        Raises LifeError if it has ended, or if it would run longer than promised starts of other jobs assume."""
+        Raises JobStateError if it has ended, or if it would run longer than promised starts of other jobs assume."""
         entry = self.entry(job_id)
         old = entry.job
         if entry.state.ended:
@@ -327,13 +327,13 @@ class State:
             self.record("promise", time=now, starts=[[job_id, time] for job_id, time in changed.items()])
 
     def hold(self, job_id: int) -> None:
-        """Hold a waiting job until `release`. Raises LifeError if it does not wait."""
+        """Hold a waiting job until `release`. Raises JobStateError if it does not wait."""
         self.book.hold(job_id)
         self.promises.pop(job_id, None)
         self.record("hold", id=job_id)
 
     def release(self, job_id: int) -> None:
-        """Undo `hold`. Raises LifeError if the job is not held."""
+        """Undo `hold`. Raises JobStateError if the job is not held."""
         self.book.hold(job_id, held=False)
         self.record("release", id=job_id)
 

@@ -69,10 +69,10 @@ Job id                         Name            User             Time Use S Queue
 
 
 def test_the_tables() -> None:
-    counter = Pbs(*JOBS)
-    assert run(counter, "qstat").out == run(counter, "qstat", "vrm").out == TABLE
-    assert run(counter, "qstat", "-t", "45[]").out == "".join(TABLE.splitlines(True)[:2]) + PARTS
-    assert run(counter, "qstat", "-w", "36").out == WIDE
+    handler = Pbs(*JOBS)
+    assert run(handler, "qstat").out == run(handler, "qstat", "vrm").out == TABLE
+    assert run(handler, "qstat", "-t", "45[]").out == "".join(TABLE.splitlines(True)[:2]) + PARTS
+    assert run(handler, "qstat", "-w", "36").out == WIDE
     over = Pbs(*(part(45 + at, 3 * at, JobState.COMPLETED, end=BEGAN + 2, code=0) for at in range(2)))
     assert [line.split()[4] for line in run(over, "qstat", "-xt", "45[]").out.splitlines()[2:]] == ["F", "F", "F"]
     assert run(over, "qstat", "45[0]").code == 35

@@ -151,20 +151,20 @@ def test_a_client_on_another_node_that_asks_no_more_is_gone(tmp_path: Path) -> N
             self.heard.append(number)
 
     managed = Managed(tmp_path / "run")
-    afar, job = CommandFileCalls(managed.live, managed.live.part(SocketServer).counter), JobView()
-    afar.wait("1.a", job, 100.0)
-    asked = afar.answer({"of": "1.a", "signals": [10]}, "2.b", 150.0)
+    file_calls, job = CommandFileCalls(managed.live, managed.live.part(SocketServer).handler), JobView()
+    file_calls.wait("1.a", job, 100.0)
+    asked = file_calls.answer({"of": "1.a", "signals": [10]}, "2.b", 150.0)
     assert (asked["waits"], os.fsencode(str(asked["out"])), asked["err"]) == ("1.a", b"\xff out", "err")
-    afar.sweep(150.0 + SILENCE)
-    assert afar.busy(151.0) and not afar.busy(170.0) and job.heard == [10]
-    afar.sweep(151.0 + SILENCE)
+    file_calls.sweep(150.0 + SILENCE)
+    assert file_calls.busy(151.0) and not file_calls.busy(170.0) and job.heard == [10]
+    file_calls.sweep(151.0 + SILENCE)
     assert job.heard == [10, "gone"]
-    late = afar.answer({"of": "1.a", "signals": []}, "3.c", 220.0)
+    late = file_calls.answer({"of": "1.a", "signals": []}, "3.c", 220.0)
     assert "waits" not in late and "code" not in late and "heard nothing" in str(late["text"])
-    afar.wait("4.d", job, 230.0)
+    file_calls.wait("4.d", job, 230.0)
     job.heard.append("end")
-    assert afar.answer({"of": "4.d", "signals": []}, "5.e", 231.0)["code"] == 4
-    assert not afar.busy(231.0)
+    assert file_calls.answer({"of": "4.d", "signals": []}, "5.e", 231.0)["code"] == 4
+    assert not file_calls.busy(231.0)
     managed.close()
 
 

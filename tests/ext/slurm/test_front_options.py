@@ -65,12 +65,12 @@ def test_whatever_asks_something_of_a_job_is_an_option(options: Options) -> None
 @settings(deadline=None, max_examples=300)
 def test_no_words_break_a_command(said: list[str], name: str) -> None:
     """Whatever is typed: an answer, or a refusal with the command's name, of which some is printed."""
-    counter = Counter(a_job(1), a_job(2, JobState.FAILED, code=3))
+    handler = Counter(a_job(1), a_job(2, JobState.FAILED, code=3))
     if name in ("srun", "salloc"):
         return
     call = Call(name, said, "/work", {})
     try:
-        reply = names.reply_to(call, counter)
+        reply = names.reply_to(call, handler)
     except CallRefused as refused:
         assert str(refused).strip()
         return
@@ -80,9 +80,9 @@ def test_no_words_break_a_command(said: list[str], name: str) -> None:
 @given(st.binary(max_size=200), st.text("#SBATCH -=nNtJoaedwp\t'\"0123456789%:,\\\n", max_size=200))
 @settings(deadline=None, max_examples=200)
 def test_no_script_breaks_sbatch(data: bytes, said: str) -> None:
-    counter = Counter()
+    handler = Counter()
     for script in (data, b"#!/bin/sh\n" + data, b"#!/bin/sh\n#SBATCH " + said.encode() + b"\ntrue\n"):
-        answer = run(counter, "sbatch", "job.sh", script=script)
+        answer = run(handler, "sbatch", "job.sh", script=script)
         assert (answer.code, bool(answer.err)) in ((0, False), (1, True))
 
 
@@ -174,10 +174,10 @@ def test_lists_of_nodes_in_files() -> None:
         with pytest.raises(CallRefused, match=why):
             read("sbatch", *said, env=env)
     call = Call("sbatch", ["-w", "a/list", "job.sh"], "/work", sent={"/work/job.sh": b"#!/bin/sh\n#SBATCH -x n9\n"})
-    counter = Counter()
-    assert names.reply_to(call, counter) == FileNeeded("/work/a/list")
-    names.reply_to(replace(call, sent={**call.sent, **lists}), counter)
-    assert counter.asked[0].values["exclude"] == {"n9"} and len(counter.asked[0].values["nodelist"]) == 3
+    handler = Counter()
+    assert names.reply_to(call, handler) == FileNeeded("/work/a/list")
+    names.reply_to(replace(call, sent={**call.sent, **lists}), handler)
+    assert handler.asked[0].values["exclude"] == {"n9"} and len(handler.asked[0].values["nodelist"]) == 3
 
 
 def test_a_step_of_a_whole_job_is_not_asked_for_nodes_again() -> None:
@@ -186,13 +186,13 @@ def test_a_step_of_a_whole_job_is_not_asked_for_nodes_again() -> None:
 
 
 def test_stdin_wrap_and_ids() -> None:
-    counter = Counter()
-    assert names.reply_to(Call("sbatch", [], "/work"), counter) == FileNeeded("")
-    assert names.reply_to(Call("sbatch", ["/dev/stdin"], "/work"), counter) == FileNeeded("/dev/stdin")
-    assert run(counter, "sbatch", "--wrap", "echo 'a b'\n").out == "Submitted batch job 1\n"
-    assert counter.asked[0].script == b"#!/bin/sh\necho 'a b'\n\n" and counter.asked[0].values["app"] == "wrap"
-    assert run(counter, "sbatch", "--parsable", "job.sh").out == "2\n"
-    assert run(counter, "sbatch", "-Q", "job.sh").out == ""
+    handler = Counter()
+    assert names.reply_to(Call("sbatch", [], "/work"), handler) == FileNeeded("")
+    assert names.reply_to(Call("sbatch", ["/dev/stdin"], "/work"), handler) == FileNeeded("/dev/stdin")
+    assert run(handler, "sbatch", "--wrap", "echo 'a b'\n").out == "Submitted batch job 1\n"
+    assert handler.asked[0].script == b"#!/bin/sh\necho 'a b'\n\n" and handler.asked[0].values["app"] == "wrap"
+    assert run(handler, "sbatch", "--parsable", "job.sh").out == "2\n"
+    assert run(handler, "sbatch", "-Q", "job.sh").out == ""
 
 
 REQUESTS = [
@@ -232,9 +232,9 @@ def test_what_is_asked_of_the_machine(said: str, wanted: dict[str, Any]) -> None
     "--nosuch", "--priority=x", "--nice=x", "-O", "--cpus-per-gpu=2", "-a 99999", "--wrap=x job.sh",
     "--time", "-D"])
 def test_what_vrm_cannot_follow_is_refused_aloud(said: str) -> None:
-    counter = Counter(a_job(1))
-    answer = run(counter, "sbatch", *said.split(), *["job.sh"] * (said not in ("--time", "-D")))
-    assert answer.code == 1 and answer.out == "" and not counter.asked
+    handler = Counter(a_job(1))
+    answer = run(handler, "sbatch", *said.split(), *["job.sh"] * (said not in ("--time", "-D")))
+    assert answer.code == 1 and answer.out == "" and not handler.asked
     assert all(line.startswith("sbatch: error: ") for line in answer.err.splitlines()) and answer.err
 
 
@@ -260,14 +260,14 @@ def test_ten_thousand_lines() -> None:
 
 
 def test_time_limits_and_the_end_of_the_allocation() -> None:
-    counter = Counter()
+    handler = Counter()
     assert (asked("job.sh").values["walltime"], asked("job.sh").flexible) == (3600.0, True)
     assert not asked("-t", "5", "job.sh").flexible
-    counter.site = replace(counter.site, end=counter.now + 700, closing=counter.now + 600)
-    found = asked("-t", "1-0", "job.sh", counter=counter)
+    handler.site = replace(handler.site, end=handler.now + 700, closing=handler.now + 600)
+    found = asked("-t", "1-0", "job.sh", handler=handler)
     assert found.values["walltime"] == 600.0 and found.flexible and "1-0" in found.notes[0]
-    counter.asked.clear()
-    assert not asked("-t", "9", "job.sh", counter=counter).flexible
+    handler.asked.clear()
+    assert not asked("-t", "9", "job.sh", handler=handler).flexible
 
 
 def test_variables_that_a_job_gets() -> None:
@@ -279,31 +279,31 @@ def test_variables_that_a_job_gets() -> None:
 
 
 def test_dependencies_and_arrays() -> None:
-    counter = Counter(a_job(1), a_job(2), a_job(3, JobState.FAILED), a_job(10, array=10, index=0),
+    handler = Counter(a_job(1), a_job(2), a_job(3, JobState.FAILED), a_job(10, array=10, index=0),
                       a_job(11, array=10, index=1))
 
     def after(said: str) -> Any:
-        counter.asked.clear()
-        return asked("-d", said, "job.sh", counter=counter).values.get("after", ())
+        handler.asked.clear()
+        return asked("-d", said, "job.sh", handler=handler).values.get("after", ())
     assert after("afterok:1:2") == (Dependency(range(1, 3)),)
     assert after("afterany:1,afterok:10") == (Dependency.on(1, ANY), Dependency(range(10, 12)))
     assert after("afterok:10_1") == (Dependency.on(11),)
     assert after("after:1:3+5") == (Dependency.on(1, START), Dependency(range(3, 4), START, delay=300.0))
     assert after("afternotok:3,afterany:1+7") == (Dependency.on(3, FAIL), Dependency.on(1, ANY))
-    counter.asked.clear()
-    single = asked("-J", "solve", "-d", "singleton", "job.sh", counter=counter)
+    handler.asked.clear()
+    single = asked("-J", "solve", "-d", "singleton", "job.sh", handler=handler)
     assert single.values["after"] == (Dependency(range(1, 3), ANY), Dependency(range(10, 12), ANY))
     assert single.values["singleton"] == "1-2,10-11"
-    counter.asked.clear()
-    each = asked("-a", "0-1", "-d", "aftercorr:10,after:2", "job.sh", counter=counter)
+    handler.asked.clear()
+    each = asked("-a", "0-1", "-d", "aftercorr:10,after:2", "job.sh", handler=handler)
     assert each.values["after"] == (Dependency.on(2, START),)
     assert each.own == {0: (Dependency.on(10, OK),), 1: (Dependency.on(11, OK),)}
     assert after("aftercorr:10") == (Dependency(range(10, 12)),)
     for said, why in (("after:1+x", "expected minutes behind the +, got `x`"), ("afterok:99", "there is no job 99"), ("soon:1", "not one of"),
                       ("afterok", "names no job"), ("afterok:a", "not an id"), ("afterok:1?afterok:2", "not for one of")):
-        done = run(counter, "sbatch", "-d", said, "job.sh")
+        done = run(handler, "sbatch", "-d", said, "job.sh")
         assert done.code == 1 and why in done.err, done
-    assert "array 10 has no task 2" in run(counter, "sbatch", "-a", "0-2", "-d", "aftercorr:10", "job.sh").err
+    assert "array 10 has no task 2" in run(handler, "sbatch", "-a", "0-2", "-d", "aftercorr:10", "job.sh").err
     array = asked("-a", "1-5:2,9%2", "job.sh")
     assert (array.indices, array.width, array.values["output"]) == ((1, 3, 5, 9), 2, "slurm-%A_%a.out")
 
@@ -318,23 +318,23 @@ BEGINS = {  # by Slurm 22.05.8, at 07:05:13 on a Monday, in UTC
 
 @pytest.mark.parametrize("said", BEGINS)
 def test_a_job_begins_when_slurm_would_let_it(utc: None, said: str) -> None:
-    counter = Counter()
-    counter.now = times.when("2026-11-23T07:05:13", 0)
-    done = run(counter, "sbatch", "--begin", said, "job.sh")
+    handler = Counter()
+    handler.now = times.when("2026-11-23T07:05:13", 0)
+    done = run(handler, "sbatch", "--begin", said, "job.sh")
     if BEGINS[said]:
-        assert counter.asked[0].values["begin"] == times.when(BEGINS[said], 0) - counter.now, done
+        assert handler.asked[0].values["begin"] == times.when(BEGINS[said], 0) - handler.now, done
     else:
-        assert done.code == 1 and "--begin" in done.err and not counter.asked
+        assert done.code == 1 and "--begin" in done.err and not handler.asked
     for past in ("2010-01-20", "today", "now"):
         assert asked("--begin", past, "job.sh").values["begin"] == 0
 
 
 def test_what_a_job_would_do() -> None:
     """In the words of Slurm 22.05.8, on standard error; nothing is submitted."""
-    counter = Counter()
-    done = run(counter, "sbatch", "--test-only", "-n", "3", "job.sh", env={"TZ": "UTC"})
-    start = times.moment(counter.now + 60, {})
-    assert (done.out, done.code, counter.asked) == ("", 0, [])
+    handler = Counter()
+    done = run(handler, "sbatch", "--test-only", "-n", "3", "job.sh", env={"TZ": "UTC"})
+    start = times.moment(handler.now + 60, {})
+    assert (done.out, done.code, handler.asked) == ("", 0, [])
     assert done.err == f"sbatch: Job 99 to start at {start} using 3 processors on nodes n[1-2] in partition vrm\n"
 
 
@@ -351,12 +351,12 @@ def test_each_command_says_what_it_is(name: str) -> None:
         return
     pbs = name.startswith(("q", "pbs", "trace"))
     for word in ("--help", "--version", *(() if pbs else ("--usage", "-V"))):
-        counter = Counter(a_job(1))
-        done = run(counter, name, word)
-        assert (done.code, done.err) == (0, "") and not counter.done and not counter.asked, (word, done)
+        handler = Counter(a_job(1))
+        done = run(handler, name, word)
+        assert (done.code, done.err) == (0, "") and not handler.done and not handler.asked, (word, done)
         said = "pbs_version = vrm\n" if pbs else "slurm 22.05.8\n"
         assert done.out == said if "ersion" in word or word == "-V" else name in done.out.partition("\n")[0]
-    assert "not valid in a script" in run(counter, "sbatch", "job.sh", script=b"#!/bin/sh\n#SBATCH --help\n").err
+    assert "not valid in a script" in run(handler, "sbatch", "job.sh", script=b"#!/bin/sh\n#SBATCH --help\n").err
 
 
 @pytest.mark.parametrize("name, app, shown", [
@@ -371,12 +371,12 @@ def test_names(name: str, app: str, shown: str) -> None:
 
 
 def test_formats_of_squeue(utc: None) -> None:
-    counter = Counter(a_job(1, nodes=("n1", "n2"), cores=(4, 4), start=1_699_999_400.0),
+    handler = Counter(a_job(1, nodes=("n1", "n2"), cores=(4, 4), start=1_699_999_400.0),
                       a_job(2, JobState.QUEUED, why=front.RESOURCES),
                       a_job(3, JobState.FAILED, code=1, start=1_699_999_000.0, end=1_699_999_500.0))
 
     def shown(*words_: str, **env: str) -> str:
-        answer = run(counter, "squeue", *words_, env=env)
+        answer = run(handler, "squeue", *words_, env=env)
         assert (answer.err, answer.code) == ("", 0)
         return answer.out
     assert shown("-h", "-o", "%i|%t|%j|%u|%D|%C|%R|%M|%l|%P") == (
@@ -393,29 +393,29 @@ def test_formats_of_squeue(utc: None) -> None:
     assert shown("-h", "-j1", "-o", "%S %V", SLURM_TIME_FORMAT="%s") == "1699999400 1699999000\n"
     assert shown("-h", "-u", "bob") == "" and shown("-h", "-u", "bob,ann") and shown("-h", "-u", "1000")
     assert shown("-h", "-n", "solve,x", "-o", "%i") == "2\n1\n" and shown("-h", "-n", "x") == ""
-    counter.all[4] = a_job(4, JobState.QUEUED, fields={"nodelist": frozenset({"n1", "n2"}), "exclude": frozenset({"n3"})})
+    handler.all[4] = a_job(4, JobState.QUEUED, fields={"nodelist": frozenset({"n1", "n2"}), "exclude": frozenset({"n3"})})
     assert shown("-h", "-j4", "-o", "%n %x %D") == "n[1-2] n3 2\n" and shown("-h", "-j2", "-o", "%n|%x") == "|\n"
     assert shown("-h", "-j4", "-O", "ReqNodes,ExcNodes").split() == ["n[1-2]", "n3"]
     found = json.loads(shown("--json", "-j4"))["jobs"][0]
     assert (found["required_nodes"], found["excluded_nodes"]) == ("n[1-2]", "n3")
-    text = run(counter, "scontrol", "show", "job", "4").out
+    text = run(handler, "scontrol", "show", "job", "4").out
     assert "ReqNodeList=n[1-2] ExcNodeList=n3\n" in text and "NumNodes=2" in text
-    del counter.all[4]
+    del handler.all[4]
     assert [each["job_id"] for each in json.loads(shown("--json"))["jobs"]] == [2, 1] and shown(SQUEUE_FORMAT="%i") == "JOBID\n2\n1\n"
-    assert run(counter, "squeue", "-j", "99").code == 1 and run(counter, "squeue", "-j", "98,99").code == 0
+    assert run(handler, "squeue", "-j", "99").code == 1 and run(handler, "squeue", "-j", "98,99").code == 0
     for wrong in (["-j", "x"], ["-t", "x"], ["-o", "%!"], ["-O", "nosuch"], ["-S", "?"], ["word"], ["-i5"], ["--yaml"]):
-        answer = run(counter, "squeue", *wrong)
+        answer = run(handler, "squeue", *wrong)
         assert answer.code == 1 and answer.err.startswith("squeue: error: ") and not answer.out, wrong
 
 
 def test_sacct(utc: None) -> None:
-    counter = Counter(
+    handler = Counter(
         a_job(1, JobState.COMPLETED, nodes=("n1",), cores=(2,), start=1_699_999_400.0, end=1_699_999_465.0, code=0),
         a_job(2, JobState.CANCELLED, nodes=("n1",), cores=(2,), start=1_699_999_400.0, end=1_699_999_401.0, code=143),
         a_job(10, JobState.QUEUED, array=10, index=3, why=front.HELD))
 
     def shown(*words_: str, **env: str) -> str:
-        answer = run(counter, "sacct", *words_, env=env)
+        answer = run(handler, "sacct", *words_, env=env)
         assert (answer.err, answer.code) == ("", 0)
         return answer.out
     assert shown("-S", "2023-11-14", "-P", "-j", "1,2", "-o", "jobid,state,exitcode,end,nodelist", SLURM_TIME_FORMAT="%s"
@@ -430,9 +430,9 @@ def test_sacct(utc: None) -> None:
     assert shown("-X", "-n", "-S", "2023-11-15", "-o", "jobid").split() == ["10_3"]
     assert shown("-n", "-u", "bob") == "" and "JobIDRaw" in shown("--helpformat")
     assert shown("-nX", "-j1", "-o", "Account%256").strip() == ""
-    assert run(counter, "sacct", "-nu", "ann", "-o", "Account%256", "|", "tail", "-1").out == ""  # without a shell
+    assert run(handler, "sacct", "-nu", "ann", "-o", "Account%256", "|", "tail", "-1").out == ""  # without a shell
     for wrong in (["-o", "nosuch"], ["-S", "x"], ["-j", "x"], ["-s", "x"], ["word"]):
-        assert run(counter, "sacct", *wrong).err.startswith("sacct: error: "), wrong
+        assert run(handler, "sacct", *wrong).err.startswith("sacct: error: "), wrong
 
 
 @pytest.mark.parametrize("state, cause, code, reason, shown", [  # as Slurm 22.05.8 and its sacct have shown them
@@ -447,11 +447,11 @@ def test_sacct(utc: None) -> None:
      "CANCELLED 0:0 DependencyNeverSatisfied")])
 def test_how_jobs_ended(state: JobState, cause: str, code: int | None, reason: str, shown: str) -> None:
     begun = {} if "depends" in reason else {"nodes": ("n1",), "start": 1_699_999_400.0}
-    counter = Counter(a_job(1, state, cores=(2,), end=1_699_999_401.0, code=code, cause=cause, reason=reason, **begun))
-    job, *steps = run(counter, "sacct", "-nP", "-j1", "-o", "state,exitcode,reason").out.splitlines()
+    handler = Counter(a_job(1, state, cores=(2,), end=1_699_999_401.0, code=code, cause=cause, reason=reason, **begun))
+    job, *steps = run(handler, "sacct", "-nP", "-j1", "-o", "state,exitcode,reason").out.splitlines()
     assert " ".join([job.replace("|", " "), *(step.rstrip("|").replace("|", " ") for step in steps)]) == shown
     word = state_names.states_of(shown.partition(" ")[0])
-    assert word and run(counter, "squeue", "-h", "-t", word[0], "-o", "%i %T").out == f"1 {word[0]}\n"
+    assert word and run(handler, "squeue", "-h", "-t", word[0], "-o", "%i %T").out == f"1 {word[0]}\n"
 
 
 def test_what_steps_have_used() -> None:
@@ -460,9 +460,9 @@ def test_what_steps_have_used() -> None:
         def steps(self, job: front.JobView) -> list[Step]:
             return [Step(1, "0", "solve", 5, 14, "completed", 0, 2, 2, "n1", 0.895, 0.137, 118_583_296),
                     Step(1, "batch", "batch", 3, 14, "completed", 0, 1, 2, "n1", 1.279, 0.225, 118_583_296)]
-    counter = Used(a_job(1, JobState.COMPLETED, nodes=("n1",), cores=(2,), start=3.0, end=14.0, code=0))
+    handler = Used(a_job(1, JobState.COMPLETED, nodes=("n1",), cores=(2,), start=3.0, end=14.0, code=0))
     asked = "JobID,MaxRSS,AveRSS,TotalCPU,UserCPU,SystemCPU,AveCPU,CPUTime,Elapsed,NTasks"
-    assert run(counter, "sacct", "-P", "-j1", "-o", asked).out.splitlines() == [
+    assert run(handler, "sacct", "-P", "-j1", "-o", asked).out.splitlines() == [
         asked.replace(",", "|"), "1|||00:01.504|00:01.279|00:00.225||00:00:22|00:00:11|",
         "1.batch|||00:00.472|00:00.384|00:00.088|00:00:00|00:00:22|00:00:11|1",
         "1.0|115804K||00:01.032|00:00.895|00:00.137|00:00:00|00:00:18|00:00:09|2"]
@@ -471,32 +471,32 @@ def test_what_steps_have_used() -> None:
 
 
 def test_sstat() -> None:
-    counter = Counter(a_job(1), a_job(2, JobState.QUEUED), a_job(10, array=10, index=3))
+    handler = Counter(a_job(1), a_job(2, JobState.QUEUED), a_job(10, array=10, index=3))
     columns = ["-P", "-o", "JobID,MaxRSS,AveRSS,AveCPU,NTasks,MaxRSSNode"]
-    assert run(counter, "sstat", "-j", "1", *columns).out == (
+    assert run(handler, "sstat", "-j", "1", *columns).out == (
         "JobID|MaxRSS|AveRSS|AveCPU|NTasks|MaxRSSNode\n1.0|4096K|3072K|00:00:30|2|n1\n")
-    assert run(counter, "sstat", "-aj1,10", *columns, "-n").out == (
+    assert run(handler, "sstat", "-aj1,10", *columns, "-n").out == (
         "1.batch|3072K|5120K|00:00:01|1|n1\n1.0|4096K|3072K|00:00:30|2|n1\n"
         "10_3.batch|3072K|5120K|00:00:01|1|n1\n10_3.0|4096K|3072K|00:00:30|2|n1\n")
-    assert run(counter, "sstat", "-nPij1.batch").out == "1.batch|n1|7,8\n"
+    assert run(handler, "sstat", "-nPij1.batch").out == "1.batch|n1|7,8\n"
     for said in ("-j2", "-j99", "-j1.7"):  # Slurm gives status 0 for them, too
-        done = run(counter, "sstat", said)
+        done = run(handler, "sstat", said)
         assert done.err.startswith("sstat: error: ") and done.out.startswith("JobID ") and not done.code
     for wrong in ([], ["-j", "x"], ["-j1", "-o", "bogus"], ["1"]):
-        assert run(counter, "sstat", *wrong).err.startswith("sstat: error: ")
-        assert run(counter, "sstat", *wrong).code == 1
+        assert run(handler, "sstat", *wrong).err.startswith("sstat: error: ")
+        assert run(handler, "sstat", *wrong).code == 1
 
 
 def test_json_has_the_shape_of_slurm() -> None:
     """As readers take it apart: state.current[0] of sacct, job_state[0] of squeue, numbers that may be unset."""
-    counter = Counter(a_job(1, nodes=("n1", "n2"), cores=(4, 4), start=1_699_999_400.0),
+    handler = Counter(a_job(1, nodes=("n1", "n2"), cores=(4, 4), start=1_699_999_400.0),
                       a_job(2, JobState.QUEUED, why=front.RESOURCES),
                       a_job(3, JobState.FAILED, code=1, start=1_699_999_000.0, end=1_699_999_500.0))
-    queued, = json.loads(run(counter, "squeue", "--json", "-j2").out)["jobs"]
+    queued, = json.loads(run(handler, "squeue", "--json", "-j2").out)["jobs"]
     assert queued["job_state"] == ["PENDING"] and queued["state_reason"] == "Resources"
     assert queued["array_task_id"] == {"set": False, "infinite": False, "number": 0}
     assert queued["time_limit"]["set"] and queued["time_limit"]["number"] > 0
-    whole = json.loads(run(counter, "sacct", "--json", "-j", "1,3").out)
+    whole = json.loads(run(handler, "sacct", "--json", "-j", "1,3").out)
     assert whole["meta"]["plugin"]["data_parser"] == "data_parser/v0.0.40" and whole["errors"] == []
     running, failed = whole["jobs"]
     assert running["state"] == {"current": ["RUNNING"], "reason": "None"} and running["nodes"]
@@ -504,39 +504,39 @@ def test_json_has_the_shape_of_slurm() -> None:
     assert failed["state"]["current"] == ["FAILED"] and failed["exit_code"]["status"] == ["ERROR"]
     assert failed["time"]["elapsed"] == failed["time"]["end"] - failed["time"]["start"]
     assert {each["type"]: each["count"] for each in running["tres"]["allocated"]} == {"cpu": 8, "node": 2}
-    rows = json.loads(run(counter, "sinfo", "--json").out)["sinfo"]
+    rows = json.loads(run(handler, "sinfo", "--json").out)["sinfo"]
     assert [row["nodes"]["nodes"] for row in rows] == [["n1"], ["n2"], ["n3"]]
     assert [row["node"]["state"] for row in rows] == [["MIXED"], ["IDLE"], ["DOWN"]]
-    assert run(counter, "sinfo", "-h", "-o", "%n %c").out == "n1 8\nn2 8\nn3 8\n"  # a line for each host
-    assert run(counter, "squeue", "-h", "-j1", "-O", "tres-alloc").out.startswith("cpu=")
+    assert run(handler, "sinfo", "-h", "-o", "%n %c").out == "n1 8\nn2 8\nn3 8\n"  # a line for each host
+    assert run(handler, "squeue", "-h", "-j1", "-O", "tres-alloc").out.startswith("cpu=")
 
 
 def test_sinfo_and_scontrol() -> None:
-    counter = Counter(a_job(1, nodes=("n1",), cores=(2,)), a_job(2, JobState.QUEUED))
-    assert run(counter, "sinfo", "-h", "-o", "%P %D %t %N").out == "vrm* 1 mix n1\nvrm* 1 idle n2\nvrm* 1 down n3\n"
-    assert run(counter, "sinfo", "-h", "-o", "%P").out == "vrm*\n"
-    assert run(counter, "sinfo", "--noheader", "-O", "CPUs:5,Partition:6").out == "8    vrm*  \n"
-    assert run(counter, "sinfo", "-h", "-o", "%C %F").out == "3/13/8/24 1/1/1/3\n"
-    assert run(counter, "sinfo", "-hN", "-o", "%N %c").out == "n1 8\nn2 8\nn3 8\n"
-    assert run(counter, "scontrol", "show", "hostnames", "n[1-3,7],m").out == "n1\nn2\nn3\nn7\nm\n"
-    assert run(counter, "scontrol", "show", "hostname", env={"SLURM_JOB_NODELIST": "n[1-2]"}).out == "n1\nn2\n"
-    assert "JobId=1 JobName=solve" in run(counter, "scontrol", "show", "job", "1").out
-    assert run(counter, "scontrol", "show", "job", "-o").out.count("\n") == 2
-    assert "CPUTot=8" in run(counter, "scontrol", "-a", "show", "-o", "nodes").out
-    assert "SLURM_VERSION" in run(counter, "scontrol", "show", "config").out
-    assert run(counter, "scontrol", "--version").out == "slurm 22.05.8\n"
-    assert run(counter, "scontrol", "hold", "2").code == 0 and counter.done.pop() == ("hold", 2)
-    assert run(counter, "scontrol", "update", "JobId=1", "TimeLimit=+5", "Priority=7").code == 0
-    assert counter.done.pop() == ("change", 1, {"priority": 7, "walltime": 900.0})
+    handler = Counter(a_job(1, nodes=("n1",), cores=(2,)), a_job(2, JobState.QUEUED))
+    assert run(handler, "sinfo", "-h", "-o", "%P %D %t %N").out == "vrm* 1 mix n1\nvrm* 1 idle n2\nvrm* 1 down n3\n"
+    assert run(handler, "sinfo", "-h", "-o", "%P").out == "vrm*\n"
+    assert run(handler, "sinfo", "--noheader", "-O", "CPUs:5,Partition:6").out == "8    vrm*  \n"
+    assert run(handler, "sinfo", "-h", "-o", "%C %F").out == "3/13/8/24 1/1/1/3\n"
+    assert run(handler, "sinfo", "-hN", "-o", "%N %c").out == "n1 8\nn2 8\nn3 8\n"
+    assert run(handler, "scontrol", "show", "hostnames", "n[1-3,7],m").out == "n1\nn2\nn3\nn7\nm\n"
+    assert run(handler, "scontrol", "show", "hostname", env={"SLURM_JOB_NODELIST": "n[1-2]"}).out == "n1\nn2\n"
+    assert "JobId=1 JobName=solve" in run(handler, "scontrol", "show", "job", "1").out
+    assert run(handler, "scontrol", "show", "job", "-o").out.count("\n") == 2
+    assert "CPUTot=8" in run(handler, "scontrol", "-a", "show", "-o", "nodes").out
+    assert "SLURM_VERSION" in run(handler, "scontrol", "show", "config").out
+    assert run(handler, "scontrol", "--version").out == "slurm 22.05.8\n"
+    assert run(handler, "scontrol", "hold", "2").code == 0 and handler.done.pop() == ("hold", 2)
+    assert run(handler, "scontrol", "update", "JobId=1", "TimeLimit=+5", "Priority=7").code == 0
+    assert handler.done.pop() == ("change", 1, {"priority": 7, "walltime": 900.0})
     for wrong in (["show"], ["show", "x"], ["show", "job", "9"], ["hold"], ["hold", "9"], ["suspend", "1"], [],
                   ["update", "JobId=1", "Dependency=x"], ["update", "TimeLimit=1"], ["show", "hostnames"],
                   ["update", "JobId=1", "TimeLimit=x"], ["show", "node", "x"]):
-        answer = run(counter, "scontrol", *wrong)
-        assert answer.code == 1 and answer.err and not counter.done, wrong
+        answer = run(handler, "scontrol", *wrong)
+        assert answer.code == 1 and answer.err and not handler.done, wrong
 
 
 def test_scontrol_update_and_listpids() -> None:
-    counter = Counter(a_job(1), a_job(2, JobState.QUEUED, array=1, fields={
+    handler = Counter(a_job(1), a_job(2, JobState.QUEUED, array=1, fields={
         "throttle": 1, "after": (Dependency.on(1, ANY),), "variables": {"SLURM_ARRAY_TASK_COUNT": "2"}}))
     for said, change in (("JobName=a b", {"title": "a b"}), ("Comment=x\ty", {"comment": "x y"}),
                          ("Requeue=0", {"requeue": "no"}), ("NumNodes=2", {"nodes": (2, 2)}),
@@ -544,19 +544,19 @@ def test_scontrol_update_and_listpids() -> None:
                          ("StartTime=now+60", {"begin": 1060.0}),
                          ("Dependency=afterok:1", {"after": (Dependency.on(1), Dependency.on(1, ANY)), "singleton": ""}),
                          ("Dependency=", {"after": (Dependency.on(1, ANY),), "singleton": ""})):
-        assert run(counter, "scontrol", "update", "jobid=2", said) == Answer(), said
-        assert counter.done.pop() == ("change", 2, change)
-    assert run(counter, "scontrol", "update", "JobId", "2", "JobName", "a=b", "Priority=3") == Answer()
-    assert counter.done.pop() == ("change", 2, {"title": "a=b", "priority": 3})
+        assert run(handler, "scontrol", "update", "jobid=2", said) == Answer(), said
+        assert handler.done.pop() == ("change", 2, change)
+    assert run(handler, "scontrol", "update", "JobId", "2", "JobName", "a=b", "Priority=3") == Answer()
+    assert handler.done.pop() == ("change", 2, {"title": "a=b", "priority": 3})
     for said in ("Requeue=x", "NumNodes=3", "NumNodes=x", "StartTime=x", "Dependency=singleton", "ArrayTaskThrottle=x",
                  "Priority=x", "Dependency=afterok:9"):
-        answer = run(counter, "scontrol", "update", "JobId=2", said)
-        assert answer.code == 1 and said.partition("=")[0].lower() in answer.err.lower() and not counter.done, answer
-    assert "vrm changes TimeLimit, Priority," in run(counter, "scontrol", "update", "JobId=2", "Gres=gpu:1").err
-    assert [line.split()[:3] for line in run(counter, "scontrol", "listpids", "1.0").out.splitlines()] == [
+        answer = run(handler, "scontrol", "update", "JobId=2", said)
+        assert answer.code == 1 and said.partition("=")[0].lower() in answer.err.lower() and not handler.done, answer
+    assert "vrm changes TimeLimit, Priority," in run(handler, "scontrol", "update", "JobId=2", "Gres=gpu:1").err
+    assert [line.split()[:3] for line in run(handler, "scontrol", "listpids", "1.0").out.splitlines()] == [
         ["PID", "JOBID", "STEPID"], ["9", "1", "0"], ["10", "1", "0"]]
-    assert run(counter, "scontrol", "listpids").out.count("\n") == 5 and run(counter, "scontrol", "listpids", "2").code == 1
-    assert "keeps its cores" in run(counter, "scontrol", "suspend", "1").err
+    assert run(handler, "scontrol", "listpids").out.count("\n") == 5 and run(handler, "scontrol", "listpids", "2").code == 1
+    assert "keeps its cores" in run(handler, "scontrol", "suspend", "1").err
 
 
 @given(st.lists(st.sampled_from([JobState.COMPLETED, JobState.RUNNING, JobState.QUEUED, None]), min_size=1, max_size=20),
@@ -564,14 +564,14 @@ def test_scontrol_update_and_listpids() -> None:
 def test_how_many_jobs_of_an_array_run_at_a_time(states: list[JobState | None], limit: int, before: int, random: Any) -> None:
     """After any state of the array never more start than may, and all do. None: it has run, and waits again."""
     named, count = Dependency.on(90, OK), {"SLURM_ARRAY_TASK_COUNT": str(len(states))}
-    counter = Counter(a_job(90, JobState.COMPLETED), *(
+    handler = Counter(a_job(90, JobState.COMPLETED), *(
         a_job(100 + at, state or JobState.QUEUED, array=100, index=at, begun=state is None, fields={
             "variables": count, "throttle": before,
             "after": (named, *((Dependency.on(100 + at - before, ANY),) if at >= before else ()))})
         for at, state in enumerate(states)))
-    assert run(counter, "scontrol", "update", "JobId=100", f"ArrayTaskThrottle={limit}") == Answer()
+    assert run(handler, "scontrol", "update", "JobId=100", f"ArrayTaskThrottle={limit}") == Answer()
     after: dict[int, set[int]] = {100 + at: set() for at in range(len(states))}  # those that have run wait for nothing
-    for _, job_id, change in counter.done:
+    for _, job_id, change in handler.done:
         assert change["throttle"] == limit and named in change["after"]
         after[job_id] = {each for one in change["after"] for each in one.ids if one.kind == ANY}
     running = {100 + at for at, state in enumerate(states) if state is JobState.RUNNING}
@@ -590,21 +590,21 @@ def test_how_many_jobs_of_an_array_run_at_a_time(states: list[JobState | None], 
 
 
 def test_scontrol_waits_for_jobs_and_puts_them_first() -> None:
-    counter = Counter(a_job(1), a_job(2, JobState.QUEUED), a_job(3, JobState.FAILED))
+    handler = Counter(a_job(1), a_job(2, JobState.QUEUED), a_job(3, JobState.FAILED))
 
     def wait(job_id: str) -> DeferredAnswer:
-        found = names.reply_to(Call("scontrol", ["wait_job", job_id], "/work"), counter)
+        found = names.reply_to(Call("scontrol", ["wait_job", job_id], "/work"), handler)
         assert isinstance(found, DeferredAnswer)
         return found
     waits = wait("2")
     assert waits.poll() is None
-    counter.all[2] = a_job(2)
+    handler.all[2] = a_job(2)
     assert waits.poll() == Answer("Job 2 is ready\n")
     ended = wait("3").poll()
     assert ended is not None and ended.code == 1
-    assert run(counter, "scontrol", "top", "2").code == 0 and counter.done.pop() == ("change", 2, {"priority": 1})
+    assert run(handler, "scontrol", "top", "2").code == 0 and handler.done.pop() == ("change", 2, {"priority": 1})
     for said in ("Partition=x", "QOS=long", "Account=a"):  # vrm has none of these, and takes any for a new job
-        assert run(counter, "scontrol", "update", "JobId=2", said) == Answer() and not counter.done
+        assert run(handler, "scontrol", "update", "JobId=2", said) == Answer() and not handler.done
 
 
 def test_commands_that_vrm_does_not_have_refuse() -> None:
@@ -615,113 +615,113 @@ def test_commands_that_vrm_does_not_have_refuse() -> None:
 
 def test_qstat_shows_queues_and_the_server() -> None:
     """The columns are those of OpenPBS; an array counts as one job."""
-    counter = Counter(a_job(1), a_job(2, JobState.QUEUED), a_job(3, JobState.QUEUED, why=front.HELD), a_job(4, JobState.FAILED),
+    handler = Counter(a_job(1), a_job(2, JobState.QUEUED), a_job(3, JobState.QUEUED, why=front.HELD), a_job(4, JobState.FAILED),
                       a_job(10, array=10, index=0), a_job(11, JobState.QUEUED, array=10, index=4))
 
     def columns(text: str) -> dict[str, str]:
         head, _, row = text.splitlines()[:3]
         return dict(zip(head.split(), row.split()))
-    queues = columns(run(counter, "qstat", "-Q").out)
+    queues = columns(run(handler, "qstat", "-Q").out)
     assert queues == {"Queue": "vrm", "Max": "0", "Tot": "4", "Ena": "yes", "Str": "yes", "Que": "1", "Run": "1", "Hld": "1",
                       "Wat": "0", "Trn": "0", "Ext": "0", "Type": "Exec"}
-    assert columns(run(counter, "qstat", "-B").out) == {"Server": "vrm", "Status": "Active", **{
+    assert columns(run(handler, "qstat", "-B").out) == {"Server": "vrm", "Status": "Active", **{
         key: queues[key] for key in ("Max", "Tot", "Que", "Run", "Hld", "Wat", "Trn", "Ext")}}
     count = "state_count = Transit:0 Queued:1 Held:1 Waiting:0 Running:1 Exiting:0 Begun:1"
     for option, first in (("-Qf", "Queue: vrm"), ("-Bf", "Server: vrm")):
-        text = run(counter, "qstat", option).out
+        text = run(handler, "qstat", option).out
         assert text.startswith(first) and count in text
-    said = run(counter, "qstat", "-q", "vrm").out
+    said = run(handler, "qstat", "-q", "vrm").out
     assert said.splitlines()[5].split() == ["vrm", "--", "--", "--", "--", "2", "2", "--", "E", "R"]
     assert said.splitlines()[-1].split() == ["2", "2"]
-    assert run(counter, "qstat", "-Q", "x").code == 170 and run(counter, "qstat", "-B", "x").code == 2
-    counter.site = replace(counter.site, queues=("long", "short"))
-    assert [line.split()[:3] for line in run(counter, "qstat", "-Q").out.splitlines()[2:]] == [
+    assert run(handler, "qstat", "-Q", "x").code == 170 and run(handler, "qstat", "-B", "x").code == 2
+    handler.site = replace(handler.site, queues=("long", "short"))
+    assert [line.split()[:3] for line in run(handler, "qstat", "-Q").out.splitlines()[2:]] == [
         ["long", "0", "4"], ["short", "0", "0"]]
 
 
 def test_qselect_qsig_and_qrerun() -> None:
-    counter = Counter(a_job(1), a_job(2, JobState.QUEUED), a_job(3, JobState.FAILED), a_job(10, array=10, index=0),
+    handler = Counter(a_job(1), a_job(2, JobState.QUEUED), a_job(3, JobState.FAILED), a_job(10, array=10, index=0),
                       a_job(11, array=10, index=4))
     for words_, found in (((), "1 2 10[]"), (("-s", "Q"), "2"), (("-t", "-J"), "10[0] 10[4]"), (("-x", "-N", "solve"), "1 2 3 10[]"),
                           (("-u", "bob"), "")):
-        assert run(counter, "qselect", *words_).out.replace(".vrm", "").split() == found.split(), words_
-    assert run(counter, "qselect", "-l", "ncpus.gt.1").code == 2
-    assert run(counter, "qsig", "-s", "USR1", "1").code == 0 and counter.done.pop() == ("cancel", 1, 10)
-    assert run(counter, "qsig", "-s", "NO", "1").code == 2
-    assert run(counter, "qrerun", "1.vrm").code == 0 and counter.done.pop()[:2] == ("requeue", 1)
+        assert run(handler, "qselect", *words_).out.replace(".vrm", "").split() == found.split(), words_
+    assert run(handler, "qselect", "-l", "ncpus.gt.1").code == 2
+    assert run(handler, "qsig", "-s", "USR1", "1").code == 0 and handler.done.pop() == ("cancel", 1, 10)
+    assert run(handler, "qsig", "-s", "NO", "1").code == 2
+    assert run(handler, "qrerun", "1.vrm").code == 0 and handler.done.pop()[:2] == ("requeue", 1)
 
 
 def test_scancel() -> None:
-    counter = Counter(a_job(1), a_job(2, JobState.QUEUED), a_job(3, JobState.COMPLETED), a_job(10, array=10, index=0),
+    handler = Counter(a_job(1), a_job(2, JobState.QUEUED), a_job(3, JobState.COMPLETED), a_job(10, array=10, index=0),
                       a_job(11, array=10, index=4))
 
     def done(*words_: str) -> list[Any]:
-        counter.done.clear()
-        answer = run(counter, "scancel", *words_)
+        handler.done.clear()
+        answer = run(handler, "scancel", *words_)
         assert (answer.out, answer.code) == ("", 0)
-        return [each[1] for each in counter.done]
+        return [each[1] for each in handler.done]
     assert done("1", "2,3") == [1, 2] and done("10") == [10, 11] and done("10_4") == [11]
     assert done("10_[0-4]") == [10, 11] and done("-u", "ann") == [1, 2, 10, 11] and done("-u", "bob") == []
-    counter.again = {3}  # it has ended, and is to run again
+    handler.again = {3}  # it has ended, and is to run again
     assert done("2", "3") == done("-s", "KILL", "2,3") == [2, 3] and done("-s", "USR1", "3") == []
-    counter.again.clear()
+    handler.again.clear()
     assert done("-t", "PD", "--me") == [2] and done("--name=solve", "-p", "vrm") == [1, 2, 10, 11]
     done("--signal=USR1", "1")
-    assert counter.done == [("cancel", 1, 10)]
-    assert run(counter, "scancel", "-v", "1").err == "scancel: Terminating job 1\n"
-    answer = run(counter, "scancel", "99", "1")
+    assert handler.done == [("cancel", 1, 10)]
+    assert run(handler, "scancel", "-v", "1").err == "scancel: Terminating job 1\n"
+    answer = run(handler, "scancel", "99", "1")
     assert answer.code == 1 and "Invalid job id specified" in answer.err
-    assert run(counter, "scancel", "-Q", "99") == Answer(code=1)
+    assert run(handler, "scancel", "-Q", "99") == Answer(code=1)
     for wrong in ([], ["x"], ["-s", "NOSUCH", "1"], ["1.0"]):
-        assert run(counter, "scancel", *wrong).err.startswith("scancel: error: "), wrong
+        assert run(handler, "scancel", *wrong).err.startswith("scancel: error: "), wrong
 
 
 def test_many_jobs_are_cancelled_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "PART", 0.0)
-    counter = Counter(*(a_job(number, JobState.QUEUED) for number in range(1, 2 * scancel.MANY + 50)))
-    counter.all[7] = a_job(7)
+    handler = Counter(*(a_job(number, JobState.QUEUED) for number in range(1, 2 * scancel.MANY + 50)))
+    handler.all[7] = a_job(7)
     asked = Call("scancel", ["-v", "-n", "solve"], "/work")
-    reply = names.reply_to(asked, counter)
-    assert isinstance(reply, DeferredAnswer) and reply.has_work and not counter.done
-    assert reply.poll() is None and [each[1] for each in counter.done] == list(range(1, scancel.STEP + 1))
-    counter.all[150] = a_job(150, JobState.COMPLETED)  # in the meantime
+    reply = names.reply_to(asked, handler)
+    assert isinstance(reply, DeferredAnswer) and reply.has_work and not handler.done
+    assert reply.poll() is None and [each[1] for each in handler.done] == list(range(1, scancel.STEP + 1))
+    handler.all[150] = a_job(150, JobState.COMPLETED)  # in the meantime
     polls = 1
     while (answer := reply.poll()) is None:
         polls += 1
-    assert polls == len(counter.all) // scancel.STEP + 1 and not reply.has_work and answer.code == 0
-    assert [each[1] for each in counter.done] == [number for number in counter.all if number != 150]
-    assert len(answer.err.splitlines()) == len(counter.all) - 1
+    assert polls == len(handler.all) // scancel.STEP + 1 and not reply.has_work and answer.code == 0
+    assert [each[1] for each in handler.done] == [number for number in handler.all if number != 150]
+    assert len(answer.err.splitlines()) == len(handler.all) - 1
     with pytest.raises(CallRefused, match="Invalid job state"):
-        names.reply_to(Call("scancel", ["-t", "nosuch"], "/work"), counter)
-    signalled = names.reply_to(Call("scancel", ["-s", "USR1", "-n", "solve"], "/work"), counter)
-    counter.done.clear()
+        names.reply_to(Call("scancel", ["-t", "nosuch"], "/work"), handler)
+    signalled = names.reply_to(Call("scancel", ["-s", "USR1", "-n", "solve"], "/work"), handler)
+    handler.done.clear()
     while signalled.has_work:
         assert signalled.poll() is None
-    assert counter.done == [("cancel", 7, 10)]
-    counter.now += 100
+    assert handler.done == [("cancel", 7, 10)]
+    handler.now += 100
     assert signalled.poll().code == 1
-    counter.done.clear()
-    killed = names.reply_to(asked, counter)
+    handler.done.clear()
+    killed = names.reply_to(asked, handler)
     assert killed.poll() is None
     killed.gone()  # the client
-    assert len(counter.done) == len(counter.all) - 1
+    assert len(handler.done) == len(handler.all) - 1
 
 
 def test_a_signal_waits_for_a_job_that_waits() -> None:
     """As scancel of Slurm 22.05 does; KILL cancels it."""
-    counter = Counter(a_job(1), a_job(2, JobState.QUEUED), a_job(3, JobState.QUEUED), a_job(4, JobState.QUEUED))
-    assert run(counter, "scancel", "-s", "KILL", "2", "1") == Answer()
-    assert counter.done == [("cancel", 1, 9), ("cancel", 2, 0)] or counter.done == [("cancel", 2, 0), ("cancel", 1, 9)]
-    counter.done.clear()
-    waits = names.reply_to(Call("scancel", ["-s", "USR1", "1", "2", "3", "4"], "/work"), counter)
-    assert isinstance(waits, DeferredAnswer) and waits.poll() is None and counter.done == [("cancel", 1, 10)]
-    counter.all[2] = a_job(2)
-    counter.all[3] = a_job(3, JobState.CANCELLED)
-    assert waits.poll() is None and counter.done.pop() == ("cancel", 2, 10)
-    counter.now += 100
+    handler = Counter(a_job(1), a_job(2, JobState.QUEUED), a_job(3, JobState.QUEUED), a_job(4, JobState.QUEUED))
+    assert run(handler, "scancel", "-s", "KILL", "2", "1") == Answer()
+    assert handler.done == [("cancel", 1, 9), ("cancel", 2, 0)] or handler.done == [("cancel", 2, 0), ("cancel", 1, 9)]
+    handler.done.clear()
+    waits = names.reply_to(Call("scancel", ["-s", "USR1", "1", "2", "3", "4"], "/work"), handler)
+    assert isinstance(waits, DeferredAnswer) and waits.poll() is None and handler.done == [("cancel", 1, 10)]
+    handler.all[2] = a_job(2)
+    handler.all[3] = a_job(3, JobState.CANCELLED)
+    assert waits.poll() is None and handler.done.pop() == ("cancel", 2, 10)
+    handler.now += 100
     answer = waits.poll()
     assert answer is not None and answer.code == 1 and "job id 4: Job can not be altered now" in answer.err
-    assert len(answer.err.splitlines()) == 1 and len(counter.done) == 1
+    assert len(answer.err.splitlines()) == 1 and len(handler.done) == 1
 
 
 def test_what_a_job_waits_for() -> None:

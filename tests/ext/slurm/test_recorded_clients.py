@@ -74,13 +74,13 @@ CALLS = [
 @pytest.mark.parametrize("number", range(len(CALLS)), ids=lambda number: f"{CALLS[number][0]} {CALLS[number][1][0]} {number}")
 def test_a_client_reads_what_it_expects(number: int) -> None:
     client, words, wanted = CALLS[number]
-    counter = Counter(a_job(1, start=1_699_999_500.0, nodes=("n1",), cores=(2,)),
+    handler = Counter(a_job(1, start=1_699_999_500.0, nodes=("n1",), cores=(2,)),
                       a_job(2, JobState.COMPLETED, start=1_699_999_500.0, end=1_699_999_900.0, nodes=("n1",), cores=(2,), code=0))
     try:
-        answer = run(counter, *words, script=SCRIPTS.get(client, b"#!/bin/sh\ntrue\n"))
+        answer = run(handler, *words, script=SCRIPTS.get(client, b"#!/bin/sh\ntrue\n"))
     except AssertionError as error:  # it waits, with -W
         assert wanted is None and "EndAnswer" in str(error), error
-        assert counter.asked
+        assert handler.asked
         return
     if wanted is None:
         assert "solve" not in answer.out
@@ -89,8 +89,8 @@ def test_a_client_reads_what_it_expects(number: int) -> None:
 
 
 def test_the_format_of_balsam_comes_by_a_variable() -> None:
-    counter = Counter(a_job(1))
-    answer = run(counter, "squeue", "-u", "ann", env={"SQUEUE_FORMAT2": "jobid,statecompact,username,timelimit,numnodes,name"})
+    handler = Counter(a_job(1))
+    answer = run(handler, "squeue", "-u", "ann", env={"SQUEUE_FORMAT2": "jobid,statecompact,username,timelimit,numnodes,name"})
     head, line = answer.out.splitlines()
     assert head.split() == ["JOBID", "ST", "USER", "TIME_LIMIT", "NODES", "NAME"]
     assert line.split()[:3] == ["1", "R", "ann"]
@@ -99,9 +99,9 @@ def test_the_format_of_balsam_comes_by_a_variable() -> None:
 def test_what_scripts_ask_for() -> None:
     asked: dict[str, list[int]] = {}
     for client, script in SCRIPTS.items():
-        counter = Counter()
-        assert run(counter, "sbatch", "x", script=script).code == 0, client
-        values = counter.asked[0].values
+        handler = Counter()
+        assert run(handler, "sbatch", "x", script=script).code == 0, client
+        values = handler.asked[0].values
         asked[client] = [values["procs"], values["cores"], int(values["walltime"])]
     assert asked == {"Nextflow": [1, 2, 600], "FireWorks": [2, 1, 3600], "Maestro": [1, 1, 600], "Autosubmit": [2, 1, 600],
                      "Cylc": [1, 1, 600], "signac-flow": [2, 1, 3600]}

@@ -15,33 +15,33 @@ from vrm.model import JobState
 
 def test_the_counter_knows_what_runs_waits_and_has_ended(root: Path) -> None:
     managed = Managed(root, *["ok.x 2 9 0 nodes=2 cores=3"] * 3)
-    counter = managed.live.part(SocketServer).counter
+    handler = managed.live.part(SocketServer).handler
     managed.start(1.0)
-    assert [job.state for job in counter.jobs()] == [JobState.RUNNING, JobState.QUEUED, JobState.QUEUED]
-    assert [(node.name, node.taken) for node in counter.nodes()] == [("n0", 3), ("n1", 3)]
+    assert [job.state for job in handler.jobs()] == [JobState.RUNNING, JobState.QUEUED, JobState.QUEUED]
+    assert [(node.name, node.taken) for node in handler.nodes()] == [("n0", 3), ("n1", 3)]
     managed.end(0, 3.0, code=2)
     managed.turn(4.0)
-    ended, = counter.jobs([0])
+    ended, = handler.jobs([0])
     assert (ended.start, ended.end, ended.code, ended.nodes) == (1.0, 3.0, 2, ("n0", "n1"))
-    counter.hold(2)
+    handler.hold(2)
     with pytest.raises(CallRefused, match="job 0"):
-        counter.hold(0)
+        handler.hold(0)
     managed.live.start_of = None  # in a vrm without forecasts
     with pytest.raises(CallRefused, match="makes no forecasts"):
-        counter.foresee(SubmittedJob({"app": "ok.x", "procs": 1, "walltime": 9.0}))
+        handler.foresee(SubmittedJob({"app": "ok.x", "procs": 1, "walltime": 9.0}))
     managed.close()
 
 
 def test_a_manager_that_stops_still_knows_the_jobs_of_a_call_that_comes_again(root: Path) -> None:
     """The manager that had taken them was killed before it answered."""
     managed = Managed(root)
-    counter = managed.live.part(SocketServer).counter
-    counter.known = {"call": [3]}
+    handler = managed.live.part(SocketServer).handler
+    handler.known = {"call": [3]}
     managed.live.phase = "stopping"
     values = {"app": "ok.x", "procs": 1, "walltime": 9.0}
-    assert counter.submit(SubmittedJob(values, command="call")) == [3]
+    assert handler.submit(SubmittedJob(values, command="call")) == [3]
     with pytest.raises(CallRefused, match="takes no more jobs"):
-        counter.submit(SubmittedJob(values, command="other"))
+        handler.submit(SubmittedJob(values, command="other"))
     managed.close()
 
 
@@ -52,10 +52,10 @@ def test_scancel_and_qdel_take_jobs_that_a_stop_has_ended_for_good(root: Path) -
     managed.manager.stopping.stop("`vrm stop --now`", kill=True)
     for job_id in range(2):
         managed.end(job_id, 2.0, code=1)
-    counter = managed.live.part(SocketServer).counter
-    assert scancel(Call("scancel", ["0"], "/work"), counter) == Answer()
-    assert qdel(Call("qdel", ["2", "1"], "/work"), counter) == Answer()
-    assert qdel(Call("qdel", ["2"], "/work"), counter).code == 35
+    handler = managed.live.part(SocketServer).handler
+    assert scancel(Call("scancel", ["0"], "/work"), handler) == Answer()
+    assert qdel(Call("qdel", ["2", "1"], "/work"), handler) == Answer()
+    assert qdel(Call("qdel", ["2"], "/work"), handler).code == 35
     managed.close()
     later = Managed(root)
     assert states(later) == ["cancelled"] * 3

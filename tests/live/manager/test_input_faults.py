@@ -80,16 +80,16 @@ class Live:
         self.manager, self.run, self.said = managed.manager, managed.run, managed.said
         self.close = managed.close
         self.selector = selectors.DefaultSelector()
-        self.door = self.manager.live.part(SocketServer)
-        self.door.begin(self.selector)
-        assert not self.door.trouble
+        self.server = self.manager.live.part(SocketServer)
+        self.server.begin(self.selector)
+        assert not self.server.trouble
 
     def turn(self) -> None:
         """What the loop does with calls."""
         for key, _ in self.selector.select(0):
             key.data()
-        self.door.look(self.manager.live.now, False)
-        self.door.act(self.manager.live.now)
+        self.server.look(self.manager.live.now, False)
+        self.server.act(self.manager.live.now)
 
     def asked(self, *parts: bytes) -> bytes:
         """What the manager answers to these, each sent when the one before was read."""
@@ -263,7 +263,7 @@ def test_no_question_holds_the_loop(live: Live) -> None:
     begun = time.process_time()
     live.manager.showing.finish()
     for call in calls:
-        server.reply_to(call, live.door.counter, live.manager.live)
+        server.reply_to(call, live.server.handler, live.manager.live)
     itself = time.process_time() - begun
     begun = time.process_time()
     with contextlib.ExitStack() as asked:
@@ -295,7 +295,7 @@ def test_many_jobs_are_cancelled_while_others_are_answered(live: Live, monkeypat
             assert 2000 < left() < 4000
             assert min(part.deadline(run.now) for part in manager.parts) == run.now, "the next turn is at once"
             assert any(part.expects(run.now) for part in manager.parts), "the run does not end before"
-        while live.door.has_work:
+        while live.server.has_work:
             live.turn()
         assert left() == 2000 and text_of(many) == b""
     assert reply_to(live, by_file(live, Call("scancel", ["-n", "others"])))["code"] == 0 and left() == 0

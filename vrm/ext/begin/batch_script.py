@@ -22,7 +22,7 @@ def submit_commands(system: str, wrapper: BatchScript) -> list[str]:
 
 
 def script(system: str, wrapper: BatchScript) -> str:
-    """Return the script for a batch system, by its name. Raises WrapperError."""
+    """Return the script for a batch system, by its name. Raises BatchScriptError."""
     check(system, wrapper)
     about = systems()[system]
     length = clock(wrapper.walltime)
@@ -48,7 +48,7 @@ def script(system: str, wrapper: BatchScript) -> str:
 
 
 def check(system: str, wrapper: BatchScript) -> None:
-    """Raise WrapperError if the batch system cannot do what is requested."""
+    """Raise BatchScriptError if the batch system cannot do what is requested."""
     if not wrapper.file.isprintable():
         raise BatchScriptError("the script's name has a character that cannot be shown; choose another")
     about = systems()[system]

@@ -87,7 +87,7 @@ class Recipe:
         return digest.hexdigest()
 
     def kept(self, env: Mapping[str, str] | None = None) -> Path:
-        """Return the path of the build, whether it exists or not. Raises NotKept if another user could have put it
+        """Return the path of the build, whether it exists or not. Raises CacheError if another user could have put it
         there."""
         suffix = ".so" if "-shared" in self.flags else ""
         path = cache(env) / f"{self.name}-{platform.machine()}-{self.mark[:16]}{suffix}"

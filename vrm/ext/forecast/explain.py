@@ -110,7 +110,7 @@ class Explainer:
         self._drawn: dict[tuple[int, ...], list[dict[int, PlannedJob]]] = {}
 
     def of(self, job_id: int) -> Explanation:
-        """Explain why job `job_id`, which waits, does not run. Raises LifeError if it does not exist."""
+        """Explain why job `job_id`, which waits, does not run. Raises JobStateError if it does not exist."""
         state = self.frozen.state
         entry = state.entry(job_id)
         job = entry.job

@@ -61,14 +61,14 @@ class FrozenRun:
 
     def with_job(self, job: Job, details: Details = PLAIN) -> FrozenRun:
         """Return this run as if `job` had been submitted now. Raises Infeasible if the job can never run, and
-        LifeError if it depends on a job that does not exist."""
+        JobStateError if it depends on a job that does not exist."""
         run = self.run.copy()
         run.scheduler.check(job)
         run.state.submit([job if run.expectations is None else run.expectations.of(job)], details)
         return replace(self, run=run, due=True)
 
     def with_walltimes(self, seconds: Mapping[int, float]) -> FrozenRun:
-        """Return this run as if waiting jobs had these walltimes, by id. Raises LifeError for unknown ids."""
+        """Return this run as if waiting jobs had these walltimes, by id. Raises JobStateError for unknown ids."""
         run = self.run.copy()
         changed = []
         for job_id, walltime in seconds.items():
@@ -78,7 +78,7 @@ class FrozenRun:
         return replace(self, run=run, due=True)
 
     def without(self, ids: Iterable[int]) -> FrozenRun:
-        """Return this run as if these jobs, which wait or run, had completed already. Raises LifeError for
+        """Return this run as if these jobs, which wait or run, had completed already. Raises JobStateError for
         unknown ids."""
         run = self.run.copy()
         state = run.state
@@ -91,7 +91,7 @@ class FrozenRun:
         return replace(self, run=run, due=True)
 
     def released(self, job_id: int) -> FrozenRun:
-        """Return this run as if the job were not held. Raises LifeError if it is not held."""
+        """Return this run as if the job were not held. Raises JobStateError if it is not held."""
         run = self.run.copy()
         run.state.release(job_id)
         return replace(self, run=run, due=True)

@@ -12,7 +12,7 @@ def start_of(job: Job, details: Details, run: Run, now: float, end: float, kill:
              ) -> Booking | None:
     """Return where and when a job would start if it joined the run at `now` (seconds) and all jobs took as long
     as their limits allow; None if it would not start before `end`. The other parameters are as in `FrozenRun`.
-    Raises Infeasible if the job can never run, and LifeError if it depends on a job that does not exist."""
+    Raises Infeasible if the job can never run, and JobStateError if it depends on a job that does not exist."""
     from vrm.ext.forecast.frozen import FrozenRun  # imported here so that the start of a manager does not wait for them
     from vrm.ext.forecast.replay import limits, replay
 

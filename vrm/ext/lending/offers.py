@@ -42,7 +42,7 @@ def width(cluster: Cluster, booking: Booking) -> int:
 def offer(cluster: Cluster, job_id: int, cores: int = 0, within: bool = False) -> Offer:
     """Return the offer of a running job to lend `cores` cores on each node; 0: half of the cores that it has,
     rounded down. Each rank lends the same number, so that a node with fewer of its ranks lends fewer cores.
-    `within`: every rank stays in its socket. Raises NoOffer if it is not possible."""
+    `within`: every rank stays in its socket. Raises CannotLend if it is not possible."""
     booking = cluster.bookings[job_id]
     if booking.placement.lease is not None:
         raise CannotLend(f"job {job_id} runs on borrowed cores: it lends none of them")

@@ -120,7 +120,7 @@ class LendingPart(Part):
 
     def ask(self, lender: int, cores: int, to: int | None, **origin: Any) -> str:
         """Let a running job lend `cores` cores on each of its nodes (0: half of its cores) to the waiting job `to`,
-        or to no job (None). Return a sentence that says what is done. Raises LifeError if it is not possible."""
+        or to no job (None). Return a sentence that says what is done. Raises JobStateError if it is not possible."""
         live, running = self.live, self._lender(lender)
         cluster, now = live.cluster, live.now
         try:
@@ -153,7 +153,7 @@ class LendingPart(Part):
 
     def borrow(self, job: Job, placement: Placement, ends: Collection[int] = (), **origin: Any) -> None:
         """Start a waiting job on cores that running jobs lend, as soon as they are clear. The lenders in `ends` are
-        ended and requeued instead. Raises LifeError if the job or a lender would run beyond the end of the
+        ended and requeued instead. Raises JobStateError if the job or a lender would run beyond the end of the
         allocation."""
         live, now = self.live, self.live.now
         first = next(iter(live.state.queue.in_order(now)), None)
@@ -198,8 +198,8 @@ class LendingPart(Part):
         return entry
 
     def back(self, lender: int, **origin: Any) -> str:
-        """Take back the cores that a job lends to no job or to jobs that have not started. Raises LifeError if there
-        are none."""
+        """Take back the cores that a job lends to no job or to jobs that have not started. Raises JobStateError if
+        there are none."""
         live = self.live
         live.state.entry(lender)
         lends = [each for each in live.state.lends.of_lender(lender) if each.phase != REGAINING]

@@ -1,7 +1,7 @@
 /*
  * Makes the number of OpenMP threads of unmodified programs follow the cores that their job has now
  * (vrm_lending.h). For libgomp it is preloaded and intercepts the library's entry points; for LLVM's and
- * Intel's runtime it is an OMPT tool. Built by build.py, used by job.py, tested by check.py.
+ * Intel's runtime it is an OMPT tool. Built by build.py, used by job_variables.py, tested by check.py.
  *
  * The rule: a program may rely on the last number of threads that it has read until it has used it. For
  * example, it reads the maximum, makes an array, opens a parallel region and reads the array. Therefore an

@@ -22,7 +22,7 @@ USAGE = {"qrerun": "qrerun [-W force] job_identifier ...", "qsig": "qsig [-s sig
          "qalter": "qalter -l walltime=... [-p priority] job_identifier ..."}
 
 
-def _each(call: Call, counter: RequestHandler, ids: Sequence[str], act: Callable[[JobView], None]) -> Answer:
+def _each(call: Call, handler: RequestHandler, ids: Sequence[str], act: Callable[[JobView], None]) -> Answer:
     """Apply `act` to all named jobs; report errors and continue with the other jobs."""
     if not ids:
         raise CallRefused(f"{call.name}: no job identifier\nusage: {USAGE[call.name]}", resources.USAGE)
@@ -30,8 +30,8 @@ def _each(call: Call, counter: RequestHandler, ids: Sequence[str], act: Callable
     code = 0
     for text in ids:
         try:
-            found = resources.find(counter, call.name, text)
-            open_ = (counter.cancellable([job.id for job in found.jobs]) if call.name == "qdel" else
+            found = resources.find(handler, call.name, text)
+            open_ = (handler.cancellable([job.id for job in found.jobs]) if call.name == "qdel" else
                      [job for job in found.jobs if not job.state.ended])
             if not open_:
                 raise CallRefused(f"{call.name}: Job has finished" + f" {found.id}" * (call.name == "qdel"),
@@ -48,19 +48,19 @@ def _each(call: Call, counter: RequestHandler, ids: Sequence[str], act: Callable
     return Answer(err="".join(said), code=code)
 
 
-def qdel(call: Call, counter: RequestHandler) -> Answer:
+def qdel(call: Call, handler: RequestHandler) -> Answer:
     """Cancel jobs."""
     _, ids = resources.options("qdel", LETTERS["qdel"], USAGE["qdel"], call.arguments)
-    return _each(call, counter, ids, lambda job: counter.cancel(job.id))
+    return _each(call, handler, ids, lambda job: handler.cancel(job.id))
 
 
-def qrerun(call: Call, counter: RequestHandler) -> Answer:
+def qrerun(call: Call, handler: RequestHandler) -> Answer:
     """Requeue jobs."""
     _, ids = resources.options("qrerun", LETTERS["qrerun"], USAGE["qrerun"], call.arguments)
-    return _each(call, counter, ids, lambda job: counter.requeue(job.id, call.token))
+    return _each(call, handler, ids, lambda job: handler.requeue(job.id, call.token))
 
 
-def qsig(call: Call, counter: RequestHandler) -> Answer:
+def qsig(call: Call, handler: RequestHandler) -> Answer:
     """Send a signal to jobs."""
     options, ids = resources.options("qsig", LETTERS["qsig"], USAGE["qsig"], call.arguments)
     said = dict(options).get("s", "SIGTERM")
@@ -68,20 +68,20 @@ def qsig(call: Call, counter: RequestHandler) -> Answer:
         number = signal_number(said)
     except ValueError as error:
         raise CallRefused(f"qsig: illegal -s value: {said}; a signal as SIGUSR1 or 10", resources.USAGE) from error
-    return _each(call, counter, ids, lambda job: counter.cancel(job.id, number))
+    return _each(call, handler, ids, lambda job: handler.cancel(job.id, number))
 
 
-def qselect(call: Call, counter: RequestHandler) -> Answer:
+def qselect(call: Call, handler: RequestHandler) -> Answer:
     """Print the ids of the jobs that match the options."""
     options, rest = resources.options("qselect", LETTERS["qselect"], USAGE["qselect"], call.arguments)
-    given, site = dict(options), counter.site
+    given, site = dict(options), handler.site
     unknown = sorted(set(given) - {*"sNuqxJHtT"})
     if unknown or rest:
         by = rest[0] if rest else f"-{unknown[0]}"
         raise CallRefused(f"qselect: vrm cannot select by {by}\nusage: {USAGE['qselect']}", resources.USAGE)
     users = [each.partition("@")[0] for each in given.get("u", site.user).split(",")]
     found: dict[str, None] = {}
-    for job in counter.jobs(ended="x" in given or "H" in given):
+    for job in handler.jobs(ended="x" in given or "H" in given):
         whole = job.array is not None and "t" not in given
         if (site.user in users and given.get("N", job.name) == job.name
                 and resources.state(job) in (given.get("s") or resources.state(job))
@@ -91,7 +91,7 @@ def qselect(call: Call, counter: RequestHandler) -> Answer:
     return Answer("".join(f"{each}\n" for each in found))
 
 
-def qhold(call: Call, counter: RequestHandler) -> Answer:
+def qhold(call: Call, handler: RequestHandler) -> Answer:
     """Prevent jobs from starting."""
     options, ids = resources.options("qhold", LETTERS["qhold"], USAGE["qhold"], call.arguments)
     _holds("qhold", options)
@@ -99,15 +99,15 @@ def qhold(call: Call, counter: RequestHandler) -> Answer:
     def act(job: JobView) -> None:
         if job.state is JobState.RUNNING:
             raise CallRefused("Request invalid for state of job", resources.STATE)
-        counter.hold(job.id)
-    return _each(call, counter, ids, act)
+        handler.hold(job.id)
+    return _each(call, handler, ids, act)
 
 
-def qrls(call: Call, counter: RequestHandler) -> Answer:
+def qrls(call: Call, handler: RequestHandler) -> Answer:
     """Release held jobs."""
     options, ids = resources.options("qrls", LETTERS["qrls"], USAGE["qrls"], call.arguments)
     _holds("qrls", options)
-    return _each(call, counter, ids, lambda job: counter.release(job.id) if job.why == "held" else None)
+    return _each(call, handler, ids, lambda job: handler.release(job.id) if job.why == "held" else None)
 
 
 def _holds(command: str, options: Sequence[tuple[str, str]]) -> None:
@@ -116,7 +116,7 @@ def _holds(command: str, options: Sequence[tuple[str, str]]) -> None:
             raise CallRefused(f"{command}: illegal -h value: {value}; vrm has the hold of the user: u", resources.USAGE)
 
 
-def qalter(call: Call, counter: RequestHandler) -> Answer:
+def qalter(call: Call, handler: RequestHandler) -> Answer:
     """Change the walltime or priority of jobs."""
     options, ids = resources.options("qalter", LETTERS["qalter"], USAGE["qalter"], call.arguments)
     values: dict[str, float] = {}
@@ -132,8 +132,8 @@ def qalter(call: Call, counter: RequestHandler) -> Answer:
     def act(job: JobView) -> None:
         if illegal:
             raise CallRefused(f"Illegal attribute or resource value Resource_List.{illegal}", resources.VALUE)
-        counter.change(job.id, values)
-    return _each(call, counter, ids, act)
+        handler.change(job.id, values)
+    return _each(call, handler, ids, act)
 
 
 def _change(letter: str, value: str) -> Mapping[str, float]:

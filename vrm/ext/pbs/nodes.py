@@ -13,7 +13,7 @@ from vrm.ext.slurm.calls.jobs import NodeView
 USAGE = "pbsnodes [-a | -l] [-v] [-F json] [node ...]"
 
 
-def pbsnodes(call: Call, counter: RequestHandler) -> Answer:
+def pbsnodes(call: Call, handler: RequestHandler) -> Answer:
     """Show all nodes, the named nodes, or with -l the nodes that are down."""
     options, names = resources.options("pbsnodes", "aSjlvHF:D:Lrod:C:s:", USAGE, call.arguments)
     chosen = dict(options)
@@ -22,7 +22,7 @@ def pbsnodes(call: Call, counter: RequestHandler) -> Answer:
             raise CallRefused(f"pbsnodes: -{letter}: vrm does not know it\nusage: {USAGE}", resources.USAGE)
     if chosen.get("F", "json") != "json":
         raise CallRefused(f"pbsnodes: -F {chosen['F']}: vrm knows json", resources.USAGE)
-    known = {node.name: node for node in counter.nodes()}
+    known = {node.name: node for node in handler.nodes()}
     said = [f"Node: {name},  Error: Unknown node \n" for name in names if name not in known]
     nodes = [known[name] for name in names if name in known] if names else list(known.values())
     if "l" in chosen:
@@ -30,12 +30,12 @@ def pbsnodes(call: Call, counter: RequestHandler) -> Answer:
     if not names and not {"a", "v"} & set(chosen):
         raise CallRefused(f"usage: {USAGE}")
     on: dict[str, list[str]] = {}
-    for job in counter.jobs(ended=False):
+    for job in handler.jobs(ended=False):
         for name, cores in zip(job.nodes, job.cores):
             on.setdefault(name, []).extend(f"{resources.shown(job)}/{number}" for number in range(cores))
     shown = [(node.name, facts(node, on.get(node.name, []))) for node in nodes]
     if "F" in chosen:
-        text = resources.document(counter, {"nodes": dict(_nested(each) for each in shown)})
+        text = resources.document(handler, {"nodes": dict(_nested(each) for each in shown)})
     else:
         text = "".join(f"{name}\n" + "".join(f"     {key} = {value}\n" for key, value in each) + "\n"
                        for name, each in shown)

@@ -16,12 +16,12 @@ INSTEAD = {"tracejob": "`vrm log ID` and `vrm explain ID` describe a job",
 """What to use instead of a command that vrm does not have."""
 
 
-def refused(call: Call, counter: RequestHandler) -> NoReturn:
-    """Raise Refused for a command that vrm does not have; the site's command would take a job id of vrm for one of
+def refused(call: Call, handler: RequestHandler) -> NoReturn:
+    """Raise CallRefused for a command that vrm does not have; the site's command would take a job id of vrm for one of
     its own."""
     if {"-V", "--version"} & set(call.arguments):
         raise HelpAnswer(pbs_words.VERSION)
-    accounting.refused(call, counter, INSTEAD)
+    accounting.refused(call, handler, INSTEAD)
 
 
 def pbsdsh(call: Call) -> NoReturn:

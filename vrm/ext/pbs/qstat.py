@@ -55,7 +55,7 @@ class QstatRow(NamedTuple):
         return self.one.array is not None and self.id == resources.whole(self.one.array)
 
 
-def qstat(call: Call, counter: RequestHandler) -> Answer:
+def qstat(call: Call, handler: RequestHandler) -> Answer:
     """Show jobs."""
     options, ids = resources.options("qstat", "aD:E1fF:GHiJMnpQqBrsTtu:wxWL", USAGE, call.arguments)
     given = dict(options)
@@ -64,35 +64,35 @@ def qstat(call: Call, counter: RequestHandler) -> Answer:
             raise CallRefused(f"qstat: -{letter}: vrm shows jobs, queues and the server only\nusage: {USAGE}",
                               resources.USAGE)
     if {"Q", "q", "B"} & set(given):
-        site = counter.site
+        site = handler.site
         states: dict[str, list[str]] = {name: [] for name in site.queues or ["vrm"]}
-        for row in group_rows(counter, counter.jobs(ended=False), False):
+        for row in group_rows(handler, handler.jobs(ended=False), False):
             states.setdefault(resources.queue(row.one, site), []).append(row.state)
-        return pbs_queues.shown(given, ids, states, counter)
+        return pbs_queues.shown(given, ids, states, handler)
     if given.get("F", "json") not in ("json", "dsv"):
         raise CallRefused(f"qstat: -F {given['F']}: vrm knows json and dsv", resources.USAGE)
     past = bool({"x", "H"} & set(given))
-    rows, wrong, code = _asked(ids, counter, past, "t" in given)
-    rows = _kept(rows, given, counter.site.user)
+    rows, wrong, code = _asked(ids, handler, past, "t" in given)
+    rows = _kept(rows, given, handler.site.user)
     if "f" in given:
-        text = full(rows, counter, given)
+        text = full(rows, handler, given)
     elif {"a", "i", "r", "n", "s", "1", "u", "H"} & set(given):
-        text = other(rows, counter, given)
+        text = other(rows, handler, given)
     else:
-        text = table(rows, counter, "w" in given)
+        text = table(rows, handler, "w" in given)
     return Answer(text, wrong, code)
 
 
-def _asked(ids: Sequence[str], counter: RequestHandler, past: bool, each: bool) -> tuple[list[QstatRow], str, int]:
+def _asked(ids: Sequence[str], handler: RequestHandler, past: bool, each: bool) -> tuple[list[QstatRow], str, int]:
     """Return the rows of these ids and queues (of all jobs without them), error messages, and the exit status."""
     if not ids:
-        return group_rows(counter, counter.jobs(ended=past), each), "", 0
+        return group_rows(handler, handler.jobs(ended=past), each), "", 0
     rows: list[QstatRow] = []
     wrong, code = "", 0
     for text in ids:
         try:
-            rows += (_named(resources.find(counter, "qstat", text), counter, past, each) if text[:1].isdigit() else
-                     _of_queue(text, counter, past, each))
+            rows += (_named(resources.find(handler, "qstat", text), handler, past, each) if text[:1].isdigit() else
+                     _of_queue(text, handler, past, each))
         except CallRefused as error:
             wrong, code = f"{wrong}{error}\n", error.code
     return rows, wrong, code
@@ -107,12 +107,12 @@ def _kept(rows: Sequence[QstatRow], given: Mapping[str, str], user: str) -> list
     return [row for row in rows if all(keep(row) for letter, keep in left.items() if letter in given)]
 
 
-def _of_queue(name: str, counter: RequestHandler, past: bool, each: bool) -> list[QstatRow]:
+def _of_queue(name: str, handler: RequestHandler, past: bool, each: bool) -> list[QstatRow]:
     """Return the rows of a queue."""
-    site = counter.site
+    site = handler.site
     if name not in (site.queues or ["vrm"]):
         raise CallRefused(f"qstat: Unknown queue destination {name}", resources.NO_QUEUE)
-    return group_rows(counter, [job for job in counter.jobs(ended=past) if resources.queue(job, site) == name], each)
+    return group_rows(handler, [job for job in handler.jobs(ended=past) if resources.queue(job, site) == name], each)
 
 
 def _part(job: JobView, whole: Sequence[JobView]) -> QstatRow:
@@ -121,7 +121,7 @@ def _part(job: JobView, whole: Sequence[JobView]) -> QstatRow:
                     "F" if all(each.state.ended for each in whole) else resources.state(job))
 
 
-def _named(found: resources.JobReference, counter: RequestHandler, past: bool, each: bool) -> list[QstatRow]:
+def _named(found: resources.JobReference, handler: RequestHandler, past: bool, each: bool) -> list[QstatRow]:
     """Return the rows of an id."""
     ended = all(job.state.ended for job in found.jobs)
     if ended and not past:
@@ -129,19 +129,19 @@ def _named(found: resources.JobReference, counter: RequestHandler, past: bool, e
                           resources.FINISHED)
     if found.array is None:
         return [QstatRow(resources.shown(job), [job], resources.state(job)) if job.array is None else
-                _part(job, counter.array(job.array)) for job in found.jobs]
+                _part(job, handler.array(job.array)) for job in found.jobs]
     parts = [_part(job, found.jobs) for job in found.jobs] if each else []
     return [QstatRow(found.id, found.jobs, resources.state_of(found.jobs)), *parts]
 
 
-def group_rows(counter: RequestHandler, jobs: Sequence[JobView], each: bool) -> list[QstatRow]:
+def group_rows(handler: RequestHandler, jobs: Sequence[JobView], each: bool) -> list[QstatRow]:
     """Return the rows of these jobs: one for each job or array. `each`: also one for each job of an array."""
     rows: dict[str, QstatRow] = {}
     for job in jobs:
         if job.array is not None:
             name = resources.whole(job.array)
             if name not in rows:
-                whole = counter.array(job.array)
+                whole = handler.array(job.array)
                 rows[name] = QstatRow(name, whole, resources.state_of(whole))
             if each:
                 rows[resources.shown(job)] = _part(job, rows[name].jobs)
@@ -150,9 +150,9 @@ def group_rows(counter: RequestHandler, jobs: Sequence[JobView], each: bool) -> 
     return list(rows.values())
 
 
-def table(rows: Sequence[QstatRow], counter: RequestHandler, wide: bool = False) -> str:
+def table(rows: Sequence[QstatRow], handler: RequestHandler, wide: bool = False) -> str:
     """Return the default table; empty if there are no jobs."""
-    site, now = counter.site, counter.now
+    site, now = handler.site, handler.now
     lines = []
     first, width, last = (30, 15, 15) if wide else (17, 16, 16)
     for row in rows:
@@ -169,9 +169,9 @@ def _cut(text: str, width: int, less: int = 0) -> str:
     return text if len(text) <= width - less else text[:width - 1] + "*"
 
 
-def other(rows: Sequence[QstatRow], counter: RequestHandler, given: dict[str, str]) -> str:
+def other(rows: Sequence[QstatRow], handler: RequestHandler, given: dict[str, str]) -> str:
     """Return the table of -a, -i, -r, -u, -n and -s."""
-    site, now = counter.site, counter.now
+    site, now = handler.site, handler.now
     if not rows:
         return ""
     lines = [OTHER_HEAD.format(server=site.host, space="")]
@@ -285,21 +285,21 @@ Fact = tuple[str, Any]
 class FullRow:
     """A row with the values that `-f` shows."""
 
-    def __init__(self, row: QstatRow, counter: RequestHandler) -> None:
+    def __init__(self, row: QstatRow, handler: RequestHandler) -> None:
         self.row, self.job, self.submitted = row, row.one, row.one.job
-        self.site, self.now = counter.site, counter.now
+        self.site, self.now = handler.site, handler.now
         self.used = self.job.ran(self.now)
         self.began = math.isfinite(self.job.start) and not self.job.why
         self.ended = row.state in "FX"
         self.single = not row.whole
         self.ran = self.single and bool(self.used or (self.job.state.ended and self.began))
-        steps = counter.steps(self.job) if self.ran else ()
+        steps = handler.steps(self.job) if self.ran else ()
         self.script = next((step for step in steps if step.step == "batch"), None)
         asked = self.submitted.payload.output, self.submitted.payload.errors
         self.output, self.errors = (
             known if self.single or "%a" not in path else
             path.replace("%A", str(self.job.array)).replace("%a", "^array_index^").replace("%%", "%")
-            for path, known in zip(asked, counter.files(self.job)))
+            for path, known in zip(asked, handler.files(self.job)))
 
     @property
     def status(self) -> int | None:
@@ -377,9 +377,9 @@ FACTS: tuple[tuple[str, Callable[[FullRow], Any]], ...] = (
 with the value None is left out."""
 
 
-def facts(row: QstatRow, counter: RequestHandler) -> list[Fact]:
+def facts(row: QstatRow, handler: RequestHandler) -> list[Fact]:
     """Return all attributes of a job; each of its variables becomes an attribute of its own."""
-    whole = FullRow(row, counter)
+    whole = FullRow(row, handler)
     found = ((name, read(whole)) for name, read in FACTS)
     return [part for name, value in found if value is not None for part in (
         [(f"{name}.{key}", each) for key, each in value.items()] if isinstance(value, dict) else [(name, value)])]
@@ -405,12 +405,12 @@ def select(job: JobView) -> str:
     return f"{-(-request.tasks // each)}:ncpus={each * request.cores_per_task}" + f":mpiprocs={each}" * (each > 1)
 
 
-def full(rows: Sequence[QstatRow], counter: RequestHandler, given: dict[str, str]) -> str:
+def full(rows: Sequence[QstatRow], handler: RequestHandler, given: dict[str, str]) -> str:
     """Return all that is known of the jobs, as text, as JSON, or with a delimiter."""
-    known = [(row.id, facts(row, counter)) for row in rows]
+    known = [(row.id, facts(row, handler)) for row in rows]
     form = given.get("F", "")
     if form == "json":
-        return resources.document(counter, {"Jobs": {name: _nested(each) for name, each in known}} if known else {})
+        return resources.document(handler, {"Jobs": {name: _nested(each) for name, each in known}} if known else {})
     if form == "dsv":
         mark = given.get("D", "|")
         return "".join(mark.join([f"Job Id: {name}", *(f"{key}={_plain(value, mark)}" for key, value in _listed(each))])

@@ -44,7 +44,7 @@ class QsubRequest:
     attributes: dict[str, str] = field(default_factory=dict)
 
     def take(self, options: Sequence[tuple[str, str]]) -> None:
-        """Add options. Raises Refused for options that vrm cannot follow."""
+        """Add options. Raises CallRefused for options that vrm cannot follow."""
         for letter, value in options:
             if letter in REFUSED:
                 raise CallRefused(f"qsub: -{letter}: {REFUSED[letter]}", resources.USAGE)
@@ -80,7 +80,7 @@ def _listed(text: str) -> list[str]:
         raise wrong("v", text, str(error)) from error
 
 
-def qsub(call: Call, counter: RequestHandler) -> Reply:
+def qsub(call: Call, handler: RequestHandler) -> Reply:
     """Submit a script and print its id."""
     typed, rest = resources.options("qsub", LETTERS, USAGE, call.arguments)
     typed_values = dict(typed)
@@ -112,13 +112,13 @@ def qsub(call: Call, counter: RequestHandler) -> Reply:
             raise CallRefused(f"qsub: line {number} of the script: `{more[0]}` is not an option", resources.USAGE)
         wish.take(options)
     wish.take(typed)
-    asked, joined = made(wish, call, counter, text, name, path, arguments)
-    ids = submitted(counter, asked, "qsub")
+    asked, joined = made(wish, call, handler, text, name, path, arguments)
+    ids = submitted(handler, asked, "qsub")
     if "I" in typed_values:
-        return InteractiveAnswer(call.env, counter, ids[0], "qsub", True)
+        return InteractiveAnswer(call.env, handler, ids[0], "qsub", True)
     said = resources.whole(ids[0]) if joined else f"{ids[0]}.{resources.SERVER}"
     out = "" if "z" in wish.single else f"{said}\n"
-    return EndAnswer(counter, ids, out) if wish.attributes.get("block") in ("true", "True", "1") else Answer(out)
+    return EndAnswer(handler, ids, out) if wish.attributes.get("block") in ("true", "True", "1") else Answer(out)
 
 
 class InteractiveAnswer(ShellAnswer):
@@ -135,7 +135,7 @@ class InteractiveAnswer(ShellAnswer):
 
 def directives(text: bytes, prefix: str) -> list[tuple[int, list[str]]]:
     """Return the options in the lines of a script that begin with the prefix, up to the first command, with their
-    line numbers. Raises Refused for lines that cannot be read."""
+    line numbers. Raises CallRefused for lines that cannot be read."""
     found: list[tuple[int, list[str]]] = []
     if not prefix:
         return found
@@ -155,22 +155,22 @@ def directives(text: bytes, prefix: str) -> list[tuple[int, list[str]]]:
     return found
 
 
-def made(wish: QsubRequest, call: Call, counter: RequestHandler, text: bytes, name: str, path: str,
+def made(wish: QsubRequest, call: Call, handler: RequestHandler, text: bytes, name: str, path: str,
          arguments: Sequence[str]
          ) -> tuple[SubmittedJob, bool]:
-    """Return the job that is requested, and whether it is an array. Raises Refused for requests that vrm cannot
+    """Return the job that is requested, and whether it is an array. Raises CallRefused for requests that vrm cannot
     fulfil."""
-    single, site = wish.single, counter.site
+    single, site = wish.single, handler.site
     try:
         values = resources.request(wish.resources)
         limit = (resources.walltime(wish.resources["walltime"]) if "walltime" in wish.resources else
-                 min(site.default_time, max(1.0, site.closing - counter.now)))
+                 min(site.default_time, max(1.0, site.closing - handler.now)))
     except resources.ResourceError as error:
         raise CallRefused(f"qsub: {error}", error.code) from error
     except ValueError as error:
         raise wrong("l", ",".join(f"{key}={value}" for key, value in wish.resources.items()), str(error)) from error
     called = single.get("N", name)
-    values.update({} if "N" in single else named(name), **_fields(single, counter))
+    values.update({} if "N" in single else named(name), **_fields(single, handler))
     indices, width = array(single["J"]) if "J" in single else ((), 0)
     if not text.startswith(b"#!") or "S" in single:
         shell = single.get("S", SHELL).partition("@")[0].partition(",")[0]
@@ -182,18 +182,18 @@ def made(wish: QsubRequest, call: Call, counter: RequestHandler, text: bytes, na
     if path:
         values["file"] = path
     if "depend" in wish.attributes:
-        values["after"] = dependencies(wish.attributes["depend"], counter)
+        values["after"] = dependencies(wish.attributes["depend"], handler)
     environment = dict(call.env) if "V" in single else chosen(call.env)
     return SubmittedJob(values, text, environment, indices, width, flexible="walltime" not in wish.resources,
                  command=call.token), bool(indices)
 
 
-def _fields(single: Mapping[str, str], counter: RequestHandler) -> dict[str, Any]:
+def _fields(single: Mapping[str, str], handler: RequestHandler) -> dict[str, Any]:
     """Return the fields of a job that options set."""
     found: dict[str, Any] = {}
     for letter, (read, why) in _FIELDS.items():
         try:
-            found.update(read(single[letter], counter) if letter in single else {})
+            found.update(read(single[letter], handler) if letter in single else {})
         except CallRefused:
             raise
         except (KeyError, ValueError) as error:
@@ -207,9 +207,9 @@ def _matched(pattern: str, text: str) -> str:
     return text
 
 
-def _queue(text: str, counter: RequestHandler) -> dict[str, str]:
-    """Return the field for the queue; none if the run has no queues. Raises Refused for an unknown queue."""
-    queue, known = text.partition("@")[0], counter.site.queues
+def _queue(text: str, handler: RequestHandler) -> dict[str, str]:
+    """Return the field for the queue; none if the run has no queues. Raises CallRefused for an unknown queue."""
+    queue, known = text.partition("@")[0], handler.site.queues
     if known and queue not in known:
         raise CallRefused(f"qsub: Unknown queue {queue}; there are {', '.join(known)}", resources.NO_QUEUE)
     return {"queue": queue} if known else {}
@@ -221,7 +221,7 @@ _FIELDS: Mapping[str, tuple[Callable[[str, RequestHandler], Mapping[str, Any]], 
     "p": (lambda text, _: {"priority": int(_matched(r"[+-]?0*(10[01][0-9]|102[0-4]|[0-9]{1,3})", text))},
           "a whole number from -1024 to 1023"),
     "r": (lambda text, _: {"requeue": {"y": "yes", "n": "no"}[text]}, "y or n"),
-    "a": (lambda text, counter: {"begin": max(0.0, resources.moment(text, counter.now) - counter.now)},
+    "a": (lambda text, handler: {"begin": max(0.0, resources.moment(text, handler.now) - handler.now)},
           "a time as 1530, 241530 (the day), 12241530, or 202612241530.00")}
 """For each option the function that reads its value as fields of a job, and a description of valid values."""
 
@@ -272,7 +272,7 @@ def outputs(single: Mapping[str, str], name: str, cwd: str, array: bool) -> dict
 
 
 def array(text: str) -> tuple[Sequence[int], int]:
-    """Return the indices of `0-9:2%3`, and how many jobs may run at a time (0: all). Raises Refused."""
+    """Return the indices of `0-9:2%3`, and how many jobs may run at a time (0: all). Raises CallRefused."""
     found = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})(?::([0-9]{1,9}))?(?:%([0-9]{1,9}))?", text)
     if not found or int(found[2]) <= int(found[1]) or (found[3] and not int(found[3])):
         raise wrong("J", text, "X-Y or X-Y:Z with X below Y")
@@ -282,8 +282,8 @@ def array(text: str) -> tuple[Sequence[int], int]:
     return indices, int(found[4] or 0)
 
 
-def dependencies(text: str, counter: RequestHandler) -> tuple[Dependency, ...]:
-    """Return the dependencies of `afterok:12.vrm:13`. Raises Refused for kinds that vrm does not have, and for
+def dependencies(text: str, handler: RequestHandler) -> tuple[Dependency, ...]:
+    """Return the dependencies of `afterok:12.vrm:13`. Raises CallRefused for kinds that vrm does not have, and for
     unknown ids."""
     found: dict[Dependency, None] = {}
     for part in text.split(","):
@@ -293,7 +293,7 @@ def dependencies(text: str, counter: RequestHandler) -> tuple[Dependency, ...]:
         if not ids:
             raise wrong("W", f"depend={text}", "an id is missing")
         for each in ids:
-            for job in resources.find(counter, "qsub", each).jobs:
+            for job in resources.find(handler, "qsub", each).jobs:
                 found[Dependency.on(job.id, KINDS[kind])] = None
     return tuple(found)
 

@@ -18,17 +18,17 @@ LIMITS = ("Queue            Memory CPU Time Walltime Node   Run   Que   Lm  Stat
 _NAMES = {"T": "Transit", "Q": "Queued", "H": "Held", "W": "Waiting", "R": "Running", "E": "Exiting", "B": "Begun"}
 
 
-def shown(given: Mapping[str, str], names: Sequence[str], states: Mapping[str, Sequence[str]], counter: RequestHandler
+def shown(given: Mapping[str, str], names: Sequence[str], states: Mapping[str, Sequence[str]], handler: RequestHandler
           ) -> Answer:
-    """Return the answer. `states` has the state letters of the jobs of each queue. Raises Refused for unknown
+    """Return the answer. `states` has the state letters of the jobs of each queue. Raises CallRefused for unknown
     queues."""
     if "F" in given:
         raise CallRefused("qstat: -F: vrm prints queues and the server as text", resources.USAGE)
     if "B" in given:
-        if [name for name in names if name.partition(":")[0] not in (resources.SERVER, counter.site.host)]:
+        if [name for name in names if name.partition(":")[0] not in (resources.SERVER, handler.site.host)]:
             raise CallRefused(f"qstat: cannot connect to server {names[0]}; there is {resources.SERVER}",
                               resources.USAGE)
-        return Answer(_server([letter for each in states.values() for letter in each], "f" in given, counter))
+        return Answer(_server([letter for each in states.values() for letter in each], "f" in given, handler))
     for name in names:
         if name.partition("@")[0] not in states:
             raise CallRefused(f"qstat: Unknown queue {name}; there are {', '.join(states)}", resources.NO_QUEUE)
@@ -56,12 +56,12 @@ def _columns(found: Sequence[str]) -> str:
     return " ".join(f"{number[letter]:>5}" for letter in "QRHWTE")
 
 
-def _server(found: Sequence[str], full: bool, counter: RequestHandler) -> str:
+def _server(found: Sequence[str], full: bool, handler: RequestHandler) -> str:
     if not full:
         return f"{SERVERS}{resources.SERVER:<16} {0:>5} {len(found):>5} {_columns(found)} Active\n"
-    return (f"Server: {resources.SERVER}\n    server_state = Active\n    server_host = {counter.site.host}\n"
+    return (f"Server: {resources.SERVER}\n    server_state = Active\n    server_host = {handler.site.host}\n"
             f"    scheduling = True\n    total_jobs = {len(found)}\n    state_count = {_counts(found)}\n"
-            f"    default_queue = {counter.site.default_queue or next(iter(counter.site.queues), resources.SERVER)}\n"
+            f"    default_queue = {handler.site.default_queue or next(iter(handler.site.queues), resources.SERVER)}\n"
             f"    pbs_version = vrm\n\n")
 
 

@@ -58,7 +58,7 @@ _ID = re.compile(r"([0-9]{1,9})(\[([0-9]{0,9})\])?(?:\.[\w.-]*)?(?:@[\w.-]+)?")
 
 
 def options(command: str, letters: str, usage: str, words: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
-    """Return the options of a command, each with its value, and the other words. Raises Refused with the usage for
+    """Return the options of a command, each with its value, and the other words. Raises CallRefused with the usage for
     wrong options, HelpAnswer for `--help` and `--version`."""
     if list(words[:1]) in (["--help"], ["--version"]):
         raise HelpAnswer(f"usage: {usage}\n" if words[0] == "--help" else VERSION)
@@ -92,9 +92,9 @@ def moment(text: str, now: float) -> float:
     return at
 
 
-def document(counter: RequestHandler, found: Mapping[str, Any]) -> str:
+def document(handler: RequestHandler, found: Mapping[str, Any]) -> str:
     """Return the output of `-F json`."""
-    return json_text({"timestamp": int(counter.now), "pbs_version": "vrm", "pbs_server": SERVER, **found}, 4) + "\n"
+    return json_text({"timestamp": int(handler.now), "pbs_version": "vrm", "pbs_server": SERVER, **found}, 4) + "\n"
 
 
 def shown(job: JobView) -> str:
@@ -119,16 +119,16 @@ class JobReference(NamedTuple):
         return shown(self.jobs[0]) if self.array is None else whole(self.array)
 
 
-def find(counter: RequestHandler, command: str, text: str) -> JobReference:
-    """Return the jobs that an id names, with or without the server's name. Raises Refused if the id is malformed or
+def find(handler: RequestHandler, command: str, text: str) -> JobReference:
+    """Return the jobs that an id names, with or without the server's name. Raises CallRefused if the id is malformed or
     unknown."""
     match = _ID.fullmatch(text)
     if not match:
         raise CallRefused(f"{command}: illegally formed job identifier: {text}", ILLEGAL)
     number = int(match[1])
-    here = counter.jobs([number])
+    here = handler.jobs([number])
     if here and here[0].array == number:
-        here = counter.array(number)
+        here = handler.array(number)
         if not match[3]:
             return JobReference(here, number)
         here = [job for job in here if job.details.index == int(match[3])]
@@ -178,7 +178,7 @@ def clock(seconds: float) -> str:
 
 
 def walltime(text: str) -> float:
-    """Return the seconds of `3600`, `10:00` or `1:00:00`. Raises Illegal."""
+    """Return the seconds of `3600`, `10:00` or `1:00:00`. Raises BadResourceValue."""
     found = quantities.seconds_of_parts(text) if re.fullmatch(r"[0-9]+(:[0-9]{1,2}){0,2}(\.[0-9]+)?", text) else 0.0
     if not found:
         raise BadResourceValue("walltime", f"{text}: no time as 3600 or 1:00:00")

@@ -54,7 +54,8 @@ class ConnectionFailed(RunError):
 
 
 def connect(host: str) -> Any:
-    """Return an open Fabric connection to a host as ~/.ssh/config names it, or to `user@host`. Raises Trouble."""
+    """Return an open Fabric connection to a host as ~/.ssh/config names it, or to `user@host`. Raises
+    ConnectionFailed."""
     connection: Any = None
     try:
         config = Config()

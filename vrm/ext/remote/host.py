@@ -93,7 +93,7 @@ class Host:
         return place(path or self.directory or "~")
 
     def files(self) -> Any:
-        """Return paramiko's access to the remote files. Raises Trouble if the server does not offer it."""
+        """Return paramiko's access to the remote files. Raises ConnectionFailed if the server does not offer it."""
         try:
             return self.connection.sftp()
         except (SSHException, EOFError, OSError) as error:

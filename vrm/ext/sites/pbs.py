@@ -96,7 +96,7 @@ class PBS(BatchSystem):
         return slots_of_lines(env, "PBS_NODEFILE") if "PBS_JOBID" in env else None
 
     def check_script(self, wrapper: BatchScript) -> None:
-        """Raise WrapperError if a warning signal is requested, which PBS does not send."""
+        """Raise BatchScriptError if a warning signal is requested, which PBS does not send."""
         if wrapper.warning is not None:
             raise BatchScriptError("PBS sends no warnings, vrm looks at the clock itself: leave "
                                    "--signal out, and set "

@@ -27,7 +27,7 @@ def _tell(call: Call, about: str) -> None:
         raise HelpAnswer(f"Usage: {call.name} [options]\n\n{about}\n")
 
 
-def sacctmgr(call: Call, counter: RequestHandler) -> Answer:
+def sacctmgr(call: Call, handler: RequestHandler) -> Answer:
     """Answer `sacctmgr`: print nothing, and refuse changes, because vrm keeps no accounts."""
     _tell(call, "vrm keeps no accounts: nothing is printed, and nothing can be changed.")
     acts = [word for word in call.arguments if not word.startswith("-")]
@@ -36,15 +36,15 @@ def sacctmgr(call: Call, counter: RequestHandler) -> Answer:
     return Answer()
 
 
-def refused(call: Call, counter: RequestHandler, known: Mapping[str, str] = INSTEAD) -> NoReturn:
-    """Raise Refused for a command that vrm does not have; the site's command would take a job id of vrm for one of
+def refused(call: Call, handler: RequestHandler, known: Mapping[str, str] = INSTEAD) -> NoReturn:
+    """Raise CallRefused for a command that vrm does not have; the site's command would take a job id of vrm for one of
     its own."""
     _tell(call, "vrm does not have this command.")
     instead = known.get(call.name, "it is there so that you do not reach your site's, which knows other jobs")
     raise CallRefused(f"{call.name}: error: vrm does not have this command: {instead}")
 
 
-def nothing(call: Call, counter: RequestHandler) -> Answer:
+def nothing(call: Call, handler: RequestHandler) -> Answer:
     """Answer `sshare` and `sprio` with empty output: vrm has neither shares nor multi-factor priorities."""
     _tell(call, "vrm has no shares, and no priority of several factors: nothing is printed.")
     return Answer()

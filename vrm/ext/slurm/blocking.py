@@ -40,33 +40,33 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Signals to the client that end its job; other signals are sent to the job's processes."""
 
 
-def srun(call: Call, counter: RequestHandler) -> Reply:
+def srun(call: Call, handler: RequestHandler) -> Reply:
     """Run a step in a job of its own."""
     parts = parts_of(call.arguments)
     (chosen, rest), *others = [SRUN.parse(part, mixed=False) for part in parts]
     if not rest or not all(words for _, words in others):
         raise SRUN.error("No command given to execute.")
     if "jobid" in chosen:
-        return _join_step(chosen["jobid"], call, counter)
+        return _join_step(chosen["jobid"], call, handler)
     if any("het-group" in given or "pack-group" in given for given, _ in ((chosen, rest), *others)):
         raise SRUN.error("--het-group names components of the job in which srun runs, and this is outside of jobs")
     job = {key: value for key, value in chosen.items() if key not in ("output", "error", "input", "export")}
     # These options apply to the job, not to its step.
     typed = [SRUN.without(part, "nodelist", "nodefile", "exclude", "signal") for part in parts]
     if "pty" in chosen:
-        return _enter(call, counter, SRUN, job, rest[0])
+        return _enter(call, handler, SRUN, job, rest[0])
     words = [word for part in typed for word in (":", *part)][1:]
-    return _submit(call, counter, SRUN, job, ["srun", *words], rest[0], "quiet" not in chosen,
+    return _submit(call, handler, SRUN, job, ["srun", *words], rest[0], "quiet" not in chosen,
                    others=[given for given, _ in others])
 
 
-def _join_step(text: str, call: Call, counter: RequestHandler) -> Reply:
+def _join_step(text: str, call: Call, handler: RequestHandler) -> Reply:
     """Run a step in a running job: the client becomes its srun."""
-    found, missing = SRUN.checked(f"Invalid job id {text}", state_names.find, counter, text)
+    found, missing = SRUN.checked(f"Invalid job id {text}", state_names.find, handler, text)
     if missing or len(found) != 1:
         raise SRUN.error(f"--jobid={text}: " + ("Invalid job id specified" if missing else "name one job of the array"))
     try:
-        return JoinStep(variables=counter.entry_variables(found[0].id, call.env))
+        return JoinStep(variables=handler.entry_variables(found[0].id, call.env))
     except CallRefused as refused:
         raise SRUN.error(f"--jobid={text}: {refused}") from refused
 
@@ -75,36 +75,36 @@ _IDLE_COMMAND = ("sleep", "2147483647")
 """Command of a job that only exists for the steps that enter it; it ends at its time limit or by scancel."""
 
 
-def salloc(call: Call, counter: RequestHandler) -> Reply:
+def salloc(call: Call, handler: RequestHandler) -> Reply:
     """Run a command on the cores of a job."""
     (chosen, *others), rest = components(SALLOC, call.arguments)
     if "no-shell" in chosen and not rest:
-        return _submit(call, counter, SALLOC, chosen, _IDLE_COMMAND, "interactive", "quiet" not in chosen,
+        return _submit(call, handler, SALLOC, chosen, _IDLE_COMMAND, "interactive", "quiet" not in chosen,
                        AllocationAnswer, others)
     if "no-shell" in chosen:
         raise SALLOC.error(f"--no-shell runs no command; leave out {rest[0]}, or the option")
     if not rest:
-        return _enter(call, counter, SALLOC, chosen, "interactive", others)
-    return _submit(call, counter, SALLOC, chosen, rest, rest[0], "quiet" not in chosen, others=others)
+        return _enter(call, handler, SALLOC, chosen, "interactive", others)
+    return _submit(call, handler, SALLOC, chosen, rest, rest[0], "quiet" not in chosen, others=others)
 
 
-def sattach(call: Call, counter: RequestHandler) -> Reply:
+def sattach(call: Call, handler: RequestHandler) -> Reply:
     """Print what a running job has printed and prints, until it ends. Steps print to the same files as their job."""
     _, rest = SATTACH.parse(call.arguments)
     if len(rest) != 1:
         raise SATTACH.error("name one job or step that runs, for example sattach 12.0")
-    found, missing = SATTACH.checked(f"Invalid job id {rest[0]}", state_names.find, counter, rest[0].partition(".")[0])
+    found, missing = SATTACH.checked(f"Invalid job id {rest[0]}", state_names.find, handler, rest[0].partition(".")[0])
     if missing or len(found) != 1:
         raise SATTACH.error(f"{rest[0]}: " + ("Invalid job id specified" if missing else "name one job of the array"))
     if not found[0].launched or found[0].state.ended:
         raise SATTACH.error(f"{rest[0]}: the job does not run")
-    return OutputAnswer(counter, found[0].id, SATTACH.command, False)
+    return OutputAnswer(handler, found[0].id, SATTACH.command, False)
 
 
-def _enter(call: Call, counter: RequestHandler, options: Options, chosen: Mapping[str, str], program: str,
+def _enter(call: Call, handler: RequestHandler, options: Options, chosen: Mapping[str, str], program: str,
            others: Sequence[Mapping[str, str]] = ()) -> Reply:
     """Submit a job that only exists for what its client runs in it."""
-    return _submit(call, counter, options, chosen, ("/bin/sh", "-c", shell.SCRIPT), program,
+    return _submit(call, handler, options, chosen, ("/bin/sh", "-c", shell.SCRIPT), program,
                    "quiet" not in chosen and options is SALLOC, partial(ShellAnswer, call.env), others)
 
 
@@ -118,18 +118,18 @@ _VALUES = {**dict.fromkeys(("mca", "gmca", "omca", "prtemca", "pmixmca", "env", 
 """Number of values that follow an option of mpirun."""
 
 
-def mpirun(call: Call, counter: RequestHandler) -> Reply:
+def mpirun(call: Call, handler: RequestHandler) -> Reply:
     """Run the real mpirun in a job with as many tasks as mpirun has ranks."""
     tasks, cores, per_node, program = _ranks(call.name, call.arguments)
     chosen = {"ntasks": str(tasks), "cpus-per-task": str(cores)}
     if per_node:
         chosen["ntasks-per-node"] = str(per_node)
-    return _submit(call, counter, MPIRUN, chosen, [call.name, *call.arguments], program, False)
+    return _submit(call, handler, MPIRUN, chosen, [call.name, *call.arguments], program, False)
 
 
 def _ranks(name: str, arguments: Sequence[str]) -> tuple[int, int, int, str]:
     """Return the number of ranks that an mpirun starts, the cores of each, the maximum number per node (0: any) and
-    the program. Raises Refused if the arguments do not say them."""
+    the program. Raises CallRefused if the arguments do not say them."""
     total, cores, per_node, program = 0, 1, 0, ""
     left = list(arguments)
     while left:
@@ -172,7 +172,7 @@ def _whole(text: str) -> int:
     return int(text)
 
 
-def _submit(call: Call, counter: RequestHandler, options: Options, chosen: Mapping[str, str], typed: Sequence[str],
+def _submit(call: Call, handler: RequestHandler, options: Options, chosen: Mapping[str, str], typed: Sequence[str],
             program: str, says: bool, waits: Callable[..., AttachedAnswer] | None = None,
             others: Sequence[Mapping[str, str]] = ()) -> Reply:
     """Submit a job that continues as what was typed; return the object that waits for it. `others`: see `ask`."""
@@ -182,10 +182,10 @@ def _submit(call: Call, counter: RequestHandler, options: Options, chosen: Mappi
         if isinstance(found, FileNeeded):
             return found
         named.append(found)
-    asked = ask(named[0], options, call, counter, os.path.basename(program) or program, output=False,
+    asked = ask(named[0], options, call, handler, os.path.basename(program) or program, output=False,
                 script=_script(call, typed), others=named[1:])
     try:
-        return (waits or AttachedAnswer)(counter, counter.submit(asked)[0], options.command, says)
+        return (waits or AttachedAnswer)(handler, handler.submit(asked)[0], options.command, says)
     except CallRefused as refused:
         raise options.error(f"Unable to allocate resources: {refused}") from refused
 
@@ -205,9 +205,9 @@ class AttachedAnswer(DeferredAnswer):
     """Waits for a job: passes on its output and signals to it, and ends it when the client is gone. `says`: print,
     as Slurm does, that the job is queued and that it starts."""
 
-    def __init__(self, counter: RequestHandler, job_id: int, command: str, says: bool) -> None:
+    def __init__(self, handler: RequestHandler, job_id: int, command: str, says: bool) -> None:
         self.id = job_id
-        self._counter, self._command, self._says = counter, command, says
+        self._handler, self._command, self._says = handler, command, says
         self._text = {1: b"", 2: b""}
         self._read: dict[int, int] = {1: 0, 2: 0}
         self._asked = self._started = self._over = False
@@ -215,7 +215,7 @@ class AttachedAnswer(DeferredAnswer):
 
     def poll(self) -> Answer | None:
         """Return the exit status of the job when it has ended and all of its output was passed on."""
-        found = self._counter.jobs([self.id])
+        found = self._handler.jobs([self.id])
         if not found:
             return Answer(err=f"{self._command}: error: job {self.id} is no longer known\n", code=1)
         job = found[0]
@@ -244,7 +244,7 @@ class AttachedAnswer(DeferredAnswer):
     def _follow(self, job: JobView) -> bool:
         """Read new output of the job; return whether there may be more."""
         more = False
-        out, err, _ = self._counter.files(job)
+        out, err, _ = self._handler.files(job)
         for number, path in ((1, out), (2, err)):
             if not path or not self._started or (number == 2 and err == out):
                 continue
@@ -282,7 +282,7 @@ class AttachedAnswer(DeferredAnswer):
     def _end(self, number: int = 0) -> None:
         if not self._over:
             try:
-                self._counter.cancel(self.id, number)
+                self._handler.cancel(self.id, number)
             except CallRefused:  # it has ended meanwhile
                 pass
 
@@ -305,7 +305,7 @@ class AllocationAnswer(AttachedAnswer):
 
     def poll(self) -> Answer | None:
         """Return the answer when the job has started, or when it has ended before that."""
-        job, = self._counter.jobs([self.id])
+        job, = self._handler.jobs([self.id])
         if not job.launched:
             return super().poll()
         self._say(job)
@@ -324,13 +324,13 @@ class ShellAnswer(AllocationAnswer):
     closing = ""
     """Message that the client prints at its end, with `%d` for the job's id."""
 
-    def __init__(self, env: Mapping[str, str], counter: RequestHandler, job_id: int, command: str, says: bool) -> None:
-        super().__init__(counter, job_id, command, says)
+    def __init__(self, env: Mapping[str, str], handler: RequestHandler, job_id: int, command: str, says: bool) -> None:
+        super().__init__(handler, job_id, command, says)
         self._env = env
 
     def _granted(self, job: JobView) -> Answer:
         tasks, closing = str(job.job.procs), self.closing % self.id if self.closing else shell.NO_MESSAGE
-        return JoinStep(variables={**self._counter.entry_variables(self.id, self._env), "SLURM_NTASKS": tasks,
+        return JoinStep(variables={**self._handler.entry_variables(self.id, self._env), "SLURM_NTASKS": tasks,
                                    "SLURM_NPROCS": tasks, shell.ENTERED_VARIABLE: closing})
 
 

@@ -17,7 +17,7 @@ _KINDS = {"afterok": OK, "aftercorr": OK, "afterany": ANY, "after": START, "afte
 Dependencies = tuple[Dependency, ...]
 
 
-def dependencies(text: str, options: Options, counter: RequestHandler, name: str, indices: Sequence[int]
+def dependencies(text: str, options: Options, handler: RequestHandler, name: str, indices: Sequence[int]
                  ) -> tuple[Dependencies, dict[int, Dependencies], list[int]]:
     """Read a text such as `afterok:3:4,after:5+10,singleton`. Return the dependencies of the job, the additional
     dependencies of each index of an array (aftercorr), and the jobs that singleton refers to. Minutes after a `+`
@@ -30,7 +30,7 @@ def dependencies(text: str, options: Options, counter: RequestHandler, name: str
     for part in filter(None, map(str.strip, text.split(","))):
         kind, *ids = part.split(":")
         if kind == "singleton" and not ids:
-            single = sorted(job.id for job in counter.jobs(ended=False) if job.name == name)
+            single = sorted(job.id for job in handler.jobs(ended=False) if job.name == name)
             found += _on(single, ANY)
             continue
         if kind not in _KINDS:
@@ -39,7 +39,7 @@ def dependencies(text: str, options: Options, counter: RequestHandler, name: str
             raise options.error(f"--dependency: {kind} names no job")
         together: dict[float, set[int]] = {}
         for word in ids:
-            jobs, minutes = _referenced_jobs(word, options, counter)
+            jobs, minutes = _referenced_jobs(word, options, handler)
             array = {job.details.index: job.id for job in jobs if job.array is not None}
             if kind == "aftercorr" and array and indices:
                 _add_per_index(own, array, word, options)
@@ -60,12 +60,12 @@ def _add_per_index(own: Mapping[int, list[Dependency]], array: Mapping[int | Non
         waits += _on([array[index]], OK)
 
 
-def _referenced_jobs(word: str, options: Options, counter: RequestHandler) -> tuple[list[JobView], int]:
+def _referenced_jobs(word: str, options: Options, handler: RequestHandler) -> tuple[list[JobView], int]:
     """Return the jobs that a part of --dependency names, and the minutes that follow them."""
     name, plus, minutes = word.partition("+")
     if plus and not re.fullmatch(r"[0-9]{1,6}", minutes):
         raise options.error(f"--dependency: expected minutes behind the +, got `{minutes}`")
-    jobs, missing = options.checked(f"--dependency: `{name}` is not an id of a job", state_names.find, counter, name)
+    jobs, missing = options.checked(f"--dependency: `{name}` is not an id of a job", state_names.find, handler, name)
     if missing or not jobs:
         raise options.error(f"Job dependency problem: there is no job {name or word}")
     return jobs, int(minutes or 0)

@@ -24,7 +24,7 @@ _NO_GPUS = (0, "")
 
 def read(options: Options, chosen: Mapping[str, str], name: str, how: Callable[[str], _Found], default: _Found
          ) -> _Found:
-    """Return the value of option `name` as `how` reads it, or `default` if the option is not given. Raises Refused
+    """Return the value of option `name` as `how` reads it, or `default` if the option is not given. Raises CallRefused
     for an invalid value."""
     if name not in chosen:
         return default
@@ -37,8 +37,8 @@ def read(options: Options, chosen: Mapping[str, str], name: str, how: Callable[[
 
 
 def demand(chosen: Mapping[str, str], options: Options) -> Demand:
-    """Return the resources that the options request. Raises Refused for values that cannot be understood or that vrm
-    cannot provide."""
+    """Return the resources that the options request. Raises CallRefused for values that cannot be understood or that
+    vrm cannot provide."""
     said = {name: read(options, chosen, name, *reader) for name, reader in READERS.items()}
     per_node, (least, most), nodelist, tasks = (
         said[name] for name in ("ntasks-per-node", "nodes", "nodelist", "ntasks"))

@@ -59,8 +59,8 @@ def used_resources(steps: Sequence[Step], script: bool) -> UsedResources:
 class SacctRow:
     """A line of sacct: a job, or one of its steps. `program` is the step unless the step is the script itself."""
 
-    def __init__(self, job: JobView, counter: RequestHandler, step: Step | None = None) -> None:
-        self.job, self.counter, self.step = job, counter, step
+    def __init__(self, job: JobView, handler: RequestHandler, step: Step | None = None) -> None:
+        self.job, self.handler, self.step = job, handler, step
         self.suffix = "" if step is None else f".{step.step}"
         self.program = step if step is not None and step.step != BATCH else None
 
@@ -70,7 +70,7 @@ class SacctRow:
         if self.step is None:
             word = state_names.state(self.job)
             cancelled = word == "CANCELLED" and state_names.reason(self.job) != "DependencyNeverSatisfied"
-            return f"{word} by {self.counter.site.uid}" if cancelled else word
+            return f"{word} by {self.handler.site.uid}" if cancelled else word
         if self.step.step == BATCH and self.job.cause in _OF_BATCH:
             return _OF_BATCH[self.job.cause]
         return _STEP_STATES.get(self.step.state, self.step.state.upper())
@@ -94,12 +94,12 @@ class SacctRow:
         """Run time so far, in seconds."""
         if not math.isfinite(self.start):
             return 0.0
-        return max(0.0, (self.end if math.isfinite(self.end) else self.counter.now) - self.start)
+        return max(0.0, (self.end if math.isfinite(self.end) else self.handler.now) - self.start)
 
     @property
     def waited(self) -> float:
         """Waiting time of the job, in seconds."""
-        return max(0.0, min(self.job.start, self.counter.now) - self.job.job.submit)
+        return max(0.0, min(self.job.start, self.handler.now) - self.job.job.submit)
 
     @property
     def code(self) -> str:
@@ -145,7 +145,7 @@ class SacctRow:
         """CPU time and memory that it has used."""
         if self.program is not None:
             return UsedResources(self.program.user, self.program.system, self.program.maxrss)
-        return used_resources(self.counter.steps(self.job), self.step is not None)
+        return used_resources(self.handler.steps(self.job), self.step is not None)
 
     @property
     def peak(self) -> str:
@@ -153,37 +153,37 @@ class SacctRow:
         return f"{self.used.memory // 1024}K" if self.step is not None and self.used.memory else ""
 
 
-def sacct(call: Call, counter: RequestHandler) -> Answer:
+def sacct(call: Call, handler: RequestHandler) -> Answer:
     """Return the table of jobs and steps."""
     given, rest = OPTIONS.parse(call.arguments)
-    known = columns(counter, call.env)
+    known = columns(handler, call.env)
     if "helpformat" in given:
         return Answer(formats.help_of([field.name for field in known.values()]))
     chosen = OPTIONS.checked('Invalid field requested: "{}"', formats.fields, given.get("format") or (
         LONG if "long" in given else BRIEF if "brief" in given else call.env.get("SACCT_FORMAT") or DEFAULT), known)
     if rest:
         raise OPTIONS.error(f"`{rest[0]}` is one word too many; ids go behind -j")
-    rows = _rows(given, counter)
+    rows = _rows(given, handler)
     if "json" in given:
         steps: dict[int, list[tuple[Step, str]]] = {}
         for row in rows:
             if row.step is not None:
                 steps.setdefault(row.job.id, []).append((row.step, _STEP_STATES.get(row.step.state, "FAILED")))
-        return Answer(json_output.document(call, counter, "jobs", (
-            json_output.recorded(row.job, steps.get(row.job.id, ()), counter) for row in rows if row.step is None)))
+        return Answer(json_output.document(call, handler, "jobs", (
+            json_output.recorded(row.job, steps.get(row.job.id, ()), handler) for row in rows if row.step is None)))
     return Answer(formats.table(chosen, rows, given))
 
 
-def _rows(given: Mapping[str, str], counter: RequestHandler) -> list[SacctRow]:
+def _rows(given: Mapping[str, str], handler: RequestHandler) -> list[SacctRow]:
     """Return the requested jobs, each followed by its steps."""
-    site, now = counter.site, counter.now
+    site, now = handler.site, handler.now
     users = state_names.split(given.get("user", ""))
     if (users and not set(users) & {site.user, str(site.uid)}) or given.get("accounts"):
         return []
     states = OPTIONS.checked("Invalid state: {}", state_names.states_of, given["state"]) if given.get("state") else None
-    jobs = OPTIONS.checked("Bad job/step specified: {}", state_names.find, counter,
+    jobs = OPTIONS.checked("Bad job/step specified: {}", state_names.find, handler,
                            given["jobs"].replace(" ", ""))[0] if (
-        "jobs" in given) else counter.jobs()
+        "jobs" in given) else handler.jobs()
 
     def moment(key: str, default: float) -> float:
         if key not in given:
@@ -195,15 +195,15 @@ def _rows(given: Mapping[str, str], counter: RequestHandler) -> list[SacctRow]:
     jobs = [job for job in state_names.selected(jobs, given, site) if int(job.job.submit) <= until and job.end >= since
             and (states is None or state_names.state(job) in states)]
     if "allocations" in given:
-        return [SacctRow(job, counter) for job in jobs]
+        return [SacctRow(job, handler) for job in jobs]
     found = []
     for job in jobs:
-        found.append(SacctRow(job, counter))
-        steps = counter.steps(job)
+        found.append(SacctRow(job, handler))
+        steps = handler.steps(job)
         if job.job.payload.script and job.state is not JobState.QUEUED and math.isfinite(job.start) and not any(
                 step.step == "batch" for step in steps):
             steps = [_batch(job), *steps]
-        found += [SacctRow(job, counter, step)
+        found += [SacctRow(job, handler, step)
                   for step in sorted(steps, key=lambda step: (step.step != "batch", _number(step)))]
     return found
 
@@ -241,9 +241,9 @@ EMPTY = (
 """Columns of sacct that vrm leaves empty."""
 
 
-def columns(counter: RequestHandler, env: Mapping[str, str]) -> dict[str, SacctField]:
+def columns(handler: RequestHandler, env: Mapping[str, str]) -> dict[str, SacctField]:
     """Return the columns of sacct by their names in lower case."""
-    site = counter.site
+    site = handler.site
 
     def at(moment: float) -> str:
         return times.moment(moment, env, "Unknown")
@@ -305,8 +305,8 @@ def columns(counter: RequestHandler, env: Mapping[str, str]) -> dict[str, SacctF
         SacctField("ResvCPU", 10, lambda row: ""), SacctField("ResvCPURAW", 10, lambda row: ""),
         SacctField("Suspended", 10, lambda row: times.elapsed(0)),
         SacctField("SubmitLine", 20, lambda row: ""),
-        SacctField("StdOut", 20, only_job(lambda job: counter.files(job)[0])),
-        SacctField("StdErr", 20, only_job(lambda job: counter.files(job)[1])),
-        SacctField("StdIn", 20, only_job(lambda job: counter.files(job)[2])),
+        SacctField("StdOut", 20, only_job(lambda job: handler.files(job)[0])),
+        SacctField("StdErr", 20, only_job(lambda job: handler.files(job)[1])),
+        SacctField("StdIn", 20, only_job(lambda job: handler.files(job)[2])),
         *(SacctField(name, 10, None) for name in EMPTY)]
     return {field.name.lower(): field for field in sorted(rows, key=lambda field: field.name)}

@@ -39,7 +39,7 @@ _VARIABLES = {"SBATCH_ACCOUNT": "account", "SBATCH_JOB_NAME": "job-name",
 """Environment variables that set options. They override options in the script; the command line overrides them."""
 
 
-def sbatch(call: Call, counter: RequestHandler) -> Reply:
+def sbatch(call: Call, handler: RequestHandler) -> Reply:
     """Submit a script and print its id."""
     typed, rest = components(OPTIONS, call.arguments)
     given = next((each for each in typed if "wrap" in each), typed[0])
@@ -63,13 +63,13 @@ def sbatch(call: Call, counter: RequestHandler) -> Reply:
             return found
         options.append(found)
     chosen = options[0]
-    asked = ask(chosen, OPTIONS, call, counter, name, script=text, arguments=rest[1:], path=path, others=options[1:])
+    asked = ask(chosen, OPTIONS, call, handler, name, script=text, arguments=rest[1:], path=path, others=options[1:])
     if "test-only" in chosen:
-        return foreseen(counter, asked)
-    ids = submitted(counter, asked, "sbatch: error: Batch job submission failed")
+        return foreseen(handler, asked)
+    ids = submitted(handler, asked, "sbatch: error: Batch job submission failed")
     out = "" if "quiet" in chosen else f"{ids[0]}\n" if "parsable" in chosen else f"Submitted batch job {ids[0]}\n"
     if "wait" in chosen:
-        return EndAnswer(counter, ids, out)
+        return EndAnswer(handler, ids, out)
     return Answer(out)
 
 
@@ -83,23 +83,23 @@ def components(options: Options, arguments: Sequence[str]) -> tuple[list[Mapping
     return found, rest
 
 
-def foreseen(counter: RequestHandler, asked: SubmittedJob) -> Answer:
+def foreseen(handler: RequestHandler, asked: SubmittedJob) -> Answer:
     """Return the text that says when and where the job would start if it were submitted now."""
     try:
-        found = counter.foresee(asked)
+        found = handler.foresee(asked)
     except CallRefused as refused:
         return Answer(err=f"allocation failure: {refused}\n", code=1)
     start = times.moment(found.start, {}, "")
     return Answer(err=f"sbatch: Job {found.id} to start at {start} using {found.cpus} processors on nodes "
                       f"{state_names.node_list(found.nodes)} in partition "
-                      f"{state_names.partition(found, counter.site)}\n")
+                      f"{state_names.partition(found, handler.site)}\n")
 
 
 class EndAnswer(DeferredAnswer):
     """Waits until jobs have ended; the exit status is the largest of theirs."""
 
-    def __init__(self, counter: RequestHandler, ids: Sequence[int], out: str) -> None:
-        self._counter, self._ids = counter, list(ids)
+    def __init__(self, handler: RequestHandler, ids: Sequence[int], out: str) -> None:
+        self._handler, self._ids = handler, list(ids)
         self._out = os.fsencode(out)
         self._code = 0
 
@@ -111,7 +111,7 @@ class EndAnswer(DeferredAnswer):
     def poll(self) -> Answer | None:
         """Return the exit status when all jobs have ended."""
         while self._ids:
-            found = self._counter.jobs(self._ids[-1:])
+            found = self._handler.jobs(self._ids[-1:])
             if found and (not found[0].state.ended or found[0].ending):
                 return None
             self._ids.pop()
@@ -137,7 +137,7 @@ _UNREADABLE: tuple[tuple[Callable[[bytes], bool], str], ...] = (
 @lru_cache(maxsize=16)  # users submit equal scripts again and again
 def _script_options(text: bytes, path: str) -> Sequence[Mapping[str, str]]:
     """Return the options in the `#SBATCH` lines of a script, for each component (`#SBATCH hetjob` separates
-    components). Raises Refused if the text is not a script."""
+    components). Raises CallRefused if the text is not a script."""
     for wrong, why in _UNREADABLE:
         if wrong(text):
             raise OPTIONS.error(f"{path} {why}")
@@ -170,44 +170,44 @@ def _line_options(said: str, place: str) -> Mapping[str, str]:
 # ------------------------------------------------------------------------------- requests
 
 
-def ask(chosen: Mapping[str, str], options: Options, call: Call, counter: RequestHandler, name: str, **more: Any
+def ask(chosen: Mapping[str, str], options: Options, call: Call, handler: RequestHandler, name: str, **more: Any
         ) -> SubmittedJob:
     """Return the job that the options describe (see `_ask`). With several partitions, the partition is chosen in
     which the job would start first."""
-    queues = [each for each in chosen.get("partition", "").split(",") if each in counter.site.queues]
-    asked = [_ask({**chosen, "partition": each}, options, call, counter, name, **more)
+    queues = [each for each in chosen.get("partition", "").split(",") if each in handler.site.queues]
+    asked = [_ask({**chosen, "partition": each}, options, call, handler, name, **more)
              for each in (queues if len(queues) > 1 else ())]
-    return min(asked, key=lambda each: _start(counter, each)) if asked else _ask(
-        chosen, options, call, counter, name, **more)
+    return min(asked, key=lambda each: _start(handler, each)) if asked else _ask(
+        chosen, options, call, handler, name, **more)
 
 
-def _start(counter: RequestHandler, asked: SubmittedJob) -> float:
+def _start(handler: RequestHandler, asked: SubmittedJob) -> float:
     """Return when a job would start if it were submitted now (epoch seconds); infinity if that is not known."""
     try:
-        return counter.foresee(asked).start
+        return handler.foresee(asked).start
     except CallRefused:
         return math.inf
 
 
-def _ask(chosen: Mapping[str, str], options: Options, call: Call, counter: RequestHandler, name: str, *,
+def _ask(chosen: Mapping[str, str], options: Options, call: Call, handler: RequestHandler, name: str, *,
         script: bytes = b"", arguments: Sequence[str] = (), path: str = "", output: bool = True,
         others: Sequence[Mapping[str, str]] = ()) -> SubmittedJob:
     """Return the job that the options describe. `output`: the output goes to a file of the user's choice. `others`:
     the options of the further components of a heterogeneous job."""
-    chosen, *others = _drop_thread_options([{**chosen, **_job_options([chosen, *others], options)}, *others], counter)
+    chosen, *others = _drop_thread_options([{**chosen, **_job_options([chosen, *others], options)}, *others], handler)
     values = {**demand(chosen, options), **named(chosen.get("job-name", name))}
     if others:
         values.update(together(values, [demand(each, options) for each in others]))
     indices, width = read(options, chosen, "array", _array, _NO_ARRAY)
     for option, (key, how) in FIELDS.items():
-        found = read(options, chosen, option, partial(how, counter), None)
+        found = read(options, chosen, option, partial(how, handler), None)
         if found is not None:
             values[key] = found
     values.update(directory=os.path.normpath(os.path.join(call.cwd, chosen.get("chdir", ""))),
                   script=True, file=path, front="slurm", arguments=tuple(arguments))
     if output:
         values.update(_files(chosen, options, bool(indices)))
-    after, own, single = dependencies(chosen.get("dependency", ""), options, counter,
+    after, own, single = dependencies(chosen.get("dependency", ""), options, handler,
                                       values.get("title", values["app"]), indices)
     values.update({"after": after} if after else {}, **({"singleton": fold(single)} if single else {}))
     limit = read(options, chosen, "time", lambda text: slurm_seconds(text) if text else 0.0, 0.0)
@@ -217,24 +217,24 @@ def _ask(chosen: Mapping[str, str], options: Options, call: Call, counter: Reque
     variables = {"SLURM_CPUS_PER_TASK": tasks, "SRUN_CPUS_PER_TASK": tasks,
                  "SLURM_JOB_ACCOUNT": printable(chosen.get("account", ""))}
     values["variables"] = {key: value for key, value in variables.items() if value}
-    walltime, flexible = _walltime(limit, values.get("queue", ""), counter)
+    walltime, flexible = _walltime(limit, values.get("queue", ""), handler)
     notes = ([f"its limit of {chosen['time']} is cut to {times.elapsed(walltime)}: the allocation ends then"]
              if flexible and chosen.get("time") else [])
     return SubmittedJob({**values, "walltime": walltime}, script, exported(chosen.get("export", "ALL"), call.env),
                  indices, width, flexible, notes, own, call.token)
 
 
-def _drop_thread_options(components: Sequence[Mapping[str, str]], counter: RequestHandler) -> list[Mapping[str, str]]:
+def _drop_thread_options(components: Sequence[Mapping[str, str]], handler: RequestHandler) -> list[Mapping[str, str]]:
     """Return the options without requests for hardware threads if no node has cores with several threads."""
     threads = ("hint", "threads-per-core")
     if not any(name in given for given in components for name in threads) or any(
-            node.threads > 1 for node in counter.nodes()):
+            node.threads > 1 for node in handler.nodes()):
         return list(components)
     return [{name: value for name, value in given.items() if name not in threads} for given in components]
 
 
 def _job_options(components: Sequence[Mapping[str, str]], options: Options) -> dict[str, str]:
-    """Return the options that apply to the whole job. Raises Refused if two components differ."""
+    """Return the options that apply to the whole job. Raises CallRefused if two components differ."""
     found: dict[str, str] = {}
     for given in components:
         for name in (*FIELDS, "array", "time", "dependency", "output", "error", "input", "chdir", "job-name"):
@@ -257,24 +257,24 @@ def named(name: str) -> dict[str, Any]:
     return {"app": app} if app == shown else {"app": app, "title": shown[:1024]}
 
 
-def _later(counter: RequestHandler, text: str) -> float:
+def _later(handler: RequestHandler, text: str) -> float:
     """Return the seconds until this moment (0 if it is past). Raises FieldError if it is too far."""
-    seconds = times.begin(text, counter.now) - counter.now
+    seconds = times.begin(text, handler.now) - handler.now
     if seconds > LONGEST_TIME:
         raise FieldError(f"that is more than {LONGEST_TIME // 31_536_000} years from now")
     return max(0.0, seconds)
 
 
-def _queue(counter: RequestHandler, text: str) -> str | None:
+def _queue(handler: RequestHandler, text: str) -> str | None:
     """Return the first of these partitions that is a queue; None if the site has no queues."""
-    queues = counter.site.queues
+    queues = handler.site.queues
     known = [each for each in text.split(",") if each in queues]
     if queues and not known:
         raise FieldError(f"invalid partition specified: {{}}; vrm's queues are {', '.join(queues)}", text)
     return known[0] if known else None
 
 
-def _invalid_dependency(counter: RequestHandler, text: str) -> None:
+def _invalid_dependency(handler: RequestHandler, text: str) -> None:
     if text != "yes":
         raise FieldError("vrm cancels a job whose dependency can never come true")
 
@@ -316,11 +316,11 @@ def _array(text: str) -> tuple[tuple[int, ...], int]:
     return found, int(width or 0)
 
 
-def _walltime(said: float, queue: str, counter: RequestHandler) -> tuple[float, bool]:
+def _walltime(said: float, queue: str, handler: RequestHandler) -> tuple[float, bool]:
     """Return the time limit (seconds) of a job in this queue, and whether it may be cut at the end of the
     allocation. It may not if the user has set a limit that fits before that end."""
-    site = counter.site
-    left = site.closing - counter.now
+    site = handler.site
+    left = site.closing - handler.now
     if not 0 < said < math.inf:
         usual = state_names.default_time(queue or state_names.default_partition(site), site)
         return (min(usual, max(1.0, left)) if not said else min(max(1.0, left), 86400.0 * 365)), True
@@ -330,7 +330,7 @@ def _walltime(said: float, queue: str, counter: RequestHandler) -> tuple[float, 
 
 
 def _check_deadline(chosen: Mapping[str, str], limit: float, until: float, options: Options) -> None:
-    """Raise Refused if the job cannot end by its deadline."""
+    """Raise CallRefused if the job cannot end by its deadline."""
     if not 0 < limit < math.inf:
         raise options.error("--deadline: say how long the job may run, with --time")
     if limit > until:

@@ -25,7 +25,7 @@ PARTIAL_SUFFIX = ".vrm-part"
 
 
 def enclosing_job(call: Call) -> StepJob:
-    """Return the job in whose script the command is called. Raises Refused outside of a job."""
+    """Return the job in whose script the command is called. Raises CallRefused outside of a job."""
     where = call.env.get(job_variables.FOLDER)
     if not where:
         raise CallRefused(f"{call.name}: error: this is for the script of a job of vrm: it needs its nodes")

@@ -30,15 +30,15 @@ class SignalAnswer(DeferredAnswer):
     """Waits until the jobs that are to get a signal run. `said` are error messages so far; `wrong` is the number of
     failures."""
 
-    def __init__(self, counter: RequestHandler, ids: list[int], number: int, said: list[str], wrong: int) -> None:
-        self._counter, self._ids, self._number = counter, ids, number
+    def __init__(self, handler: RequestHandler, ids: list[int], number: int, said: list[str], wrong: int) -> None:
+        self._handler, self._ids, self._number = handler, ids, number
         self._said, self._wrong = said, wrong
-        self._until = counter.now + PATIENCE
+        self._until = handler.now + PATIENCE
 
     def poll(self) -> Answer | None:
         """Return the answer when each job has got the signal or has ended, or the time is over."""
-        late = self._counter.now >= self._until
-        for job in self._counter.jobs(self._ids) if self._ids else ():
+        late = self._handler.now >= self._until
+        for job in self._handler.jobs(self._ids) if self._ids else ():
             if job.state is not JobState.QUEUED or late:
                 self._ids.remove(job.id)
                 self._send(job, late)
@@ -49,7 +49,7 @@ class SignalAnswer(DeferredAnswer):
     def _send(self, job: JobView, late: bool) -> None:
         try:
             if job.state is JobState.RUNNING:
-                self._counter.cancel(job.id, self._number)
+                self._handler.cancel(job.id, self._number)
             elif late and job.state is JobState.QUEUED:
                 raise CallRefused("Job can not be altered now, try again later")
         except CallRefused as error:
@@ -57,7 +57,7 @@ class SignalAnswer(DeferredAnswer):
             self._said.append(f"scancel: error: Kill job error on job id {job.shown_id}: {error}")
 
 
-def scancel(call: Call, counter: RequestHandler) -> Reply:
+def scancel(call: Call, handler: RequestHandler) -> Reply:
     """Cancel the named jobs, or the jobs that match all options."""
     given, rest = OPTIONS.parse(call.arguments)
     if not rest and not any(key in given for key in _FILTERS):
@@ -69,13 +69,13 @@ def scancel(call: Call, counter: RequestHandler) -> Reply:
     for word in rest:
         if "." in word:
             raise OPTIONS.error(f"{word}: vrm ends whole jobs; a step ends with its job, or by a signal to its srun")
-        named, missing = OPTIONS.checked(f"Invalid job id {word}", state_names.find, counter, word)
+        named, missing = OPTIONS.checked(f"Invalid job id {word}", state_names.find, handler, word)
         found.update(job.id for job in named)
         if missing:
             said.append(f"scancel: error: Kill job error on job id {', '.join(missing)}: Invalid job id specified")
-    _matching([], given, counter)  # report invalid options even if there are no jobs
-    ids = sorted(found) if rest else counter.ids()
-    work = AnswerInParts(_end_all(ids, given, number, said, counter))
+    _matching([], given, handler)  # report invalid options even if there are no jobs
+    ids = sorted(found) if rest else handler.ids()
+    work = AnswerInParts(_end_all(ids, given, number, said, handler))
     return work.finish() if len(ids) <= MANY else work
 
 
@@ -86,13 +86,13 @@ STEP = 100
 """Number of jobs that are handled between two checks of the time."""
 
 
-def _end_all(ids: Sequence[int], given: dict[str, str], number: int, said: list[str], counter: RequestHandler
+def _end_all(ids: Sequence[int], given: dict[str, str], number: int, said: list[str], handler: RequestHandler
              ) -> Generator[None, None, Answer | DeferredAnswer]:
     """Cancel those of these jobs that match the options, or send them a signal. `said` are error messages so far."""
     wrong, waits, ends = len(said), [], number in (0, signal.SIGKILL)
     for at in range(0, len(ids), STEP):
         part = ids[at:at + STEP]
-        for job in _matching(counter.cancellable(part) if ends else counter.jobs(part, ended=False), given, counter):
+        for job in _matching(handler.cancellable(part) if ends else handler.jobs(part, ended=False), given, handler):
             if "verbose" in given:
                 said.append(f"scancel: Terminating job {job.shown_id}")
             running = job.state is JobState.RUNNING
@@ -100,7 +100,7 @@ def _end_all(ids: Sequence[int], given: dict[str, str], number: int, said: list[
                 waits.append(job.id)
                 continue
             try:
-                counter.cancel(job.id, number if running else 0)
+                handler.cancel(job.id, number if running else 0)
             except CallRefused as error:
                 wrong += 1
                 said.append(f"scancel: error: Kill job error on job id {job.shown_id}: {error}")
@@ -108,13 +108,13 @@ def _end_all(ids: Sequence[int], given: dict[str, str], number: int, said: list[
     if "quiet" in given:
         said.clear()
     if waits:
-        return SignalAnswer(counter, waits, number, said, wrong)
+        return SignalAnswer(handler, waits, number, said, wrong)
     return Answer(err="".join(f"{line}\n" for line in said), code=int(bool(wrong)))
 
 
-def _matching(jobs: list[JobView], given: dict[str, str], counter: RequestHandler) -> list[JobView]:
+def _matching(jobs: list[JobView], given: dict[str, str], handler: RequestHandler) -> list[JobView]:
     """Return those of the jobs that match the options."""
-    site = counter.site
+    site = handler.site
     if ("user" in given and given["user"] not in (site.user, str(site.uid))) or "account" in given or "wckey" in given:
         return []
     jobs = state_names.selected(jobs, given, site)

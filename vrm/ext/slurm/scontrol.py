@@ -29,7 +29,7 @@ OPTIONS = Options("scontrol",
 _ACTS = {"hold": "hold", "uhold": "hold", "release": "release", "requeue": "requeue"}
 
 
-def scontrol(call: Call, counter: RequestHandler) -> Reply:
+def scontrol(call: Call, handler: RequestHandler) -> Reply:
     """Carry out a subcommand."""
     given, rest = OPTIONS.parse(call.arguments)
     if rest in (["help"], ["version"]):
@@ -38,19 +38,19 @@ def scontrol(call: Call, counter: RequestHandler) -> Reply:
         raise OPTIONS.error("vrm has no prompt of its own here; name what is to be done, as scontrol show job")
     act, what = rest[0].lower(), rest[1:]
     if act in _ACTS:
-        return _each(_ACTS[act], what, counter, call.token)
+        return _each(_ACTS[act], what, handler, call.token)
     acts: dict[str, Callable[[], Reply]] = {
-        "show": lambda: _show(what, given, call, counter), "update": lambda: update(what, counter, OPTIONS),
-        "ping": lambda: Answer(f"Slurmctld(primary) at {counter.site.host} is UP\n"),
-        "wait_job": lambda: _wait(what, counter), "top": lambda: _top(what, counter),
-        "listpids": lambda: _pids(what, counter)}
+        "show": lambda: _show(what, given, call, handler), "update": lambda: update(what, handler, OPTIONS),
+        "ping": lambda: Answer(f"Slurmctld(primary) at {handler.site.host} is UP\n"),
+        "wait_job": lambda: _wait(what, handler), "top": lambda: _top(what, handler),
+        "listpids": lambda: _pids(what, handler)}
     if act in acts:
         return acts[act]()
     if act in ("suspend", "resume"):
         raise OPTIONS.error(f"vrm cannot {act} jobs: a job that runs keeps its cores until it ends. `scontrol hold` "
                             "keeps one from starting, `scontrol requeue` runs it again later")
     if act == "write" and what[:1] == ["batch_script"]:
-        return _script(what[1:], counter)
+        return _script(what[1:], handler)
     raise OPTIONS.error(f"vrm cannot {rest[0]}; it knows show, hold, release, requeue, update, write, "
                         "wait_job, top, listpids and ping")
 
@@ -62,13 +62,13 @@ _NONE = {**dict.fromkeys(("lic", "burstbuffer", "federation", "topology", "alias
 """Output of `scontrol show` for kinds of objects that vrm does not have."""
 
 
-def _show(what: Sequence[str], given: Mapping[str, str], call: Call, counter: RequestHandler) -> Answer:
+def _show(what: Sequence[str], given: Mapping[str, str], call: Call, handler: RequestHandler) -> Answer:
     if not what:
         raise OPTIONS.error("show what? For example scontrol show job")
     kind, equals, name = what[0].partition("=")
     kind, names = kind.lower(), [name, *what[1:]] if equals else what[1:]
     if kind in _KINDS:
-        return _KINDS[kind](names, given, call, counter)
+        return _KINDS[kind](names, given, call, handler)
     if kind in _NONE:
         return Answer(_NONE[kind])
     raise OPTIONS.error(f"invalid entity: {what[0]} for keyword: show")
@@ -92,7 +92,8 @@ def alone(call: Call) -> int | None:
 
 
 def _named(names: Sequence[str], known: Mapping[str, object], kind: str, many: str) -> list[Any]:
-    """Return the objects in `known` with these names; all objects without names. Raises Refused for an unknown name."""
+    """Return the objects in `known` with these names; all objects without names. Raises CallRefused for an unknown
+    name."""
     if not names:
         return list(known.values())
     wanted = [each for name in names for each in OPTIONS.checked(
@@ -109,31 +110,31 @@ def _blocks(texts: Sequence[str], given: Mapping[str, str]) -> Answer:
     return Answer("".join(f"{text}\n\n" for text in texts))
 
 
-def _jobs(names: Sequence[str], given: Mapping[str, str], call: Call, counter: RequestHandler) -> Answer:
-    jobs, missing = _find(",".join(names), counter) if names else (counter.jobs(), [])
+def _jobs(names: Sequence[str], given: Mapping[str, str], call: Call, handler: RequestHandler) -> Answer:
+    jobs, missing = _find(",".join(names), handler) if names else (handler.jobs(), [])
     if missing:
         raise CallRefused("slurm_load_jobs error: Invalid job id specified")
     if "json" in given:
-        return Answer(json_output.document(call, counter, "jobs", (json_output.queued(job, counter) for job in jobs)))
+        return Answer(json_output.document(call, handler, "jobs", (json_output.queued(job, handler) for job in jobs)))
     if not jobs:
         return Answer("No jobs in the system\n")
-    return _blocks([job_text(job, counter) for job in jobs], given)
+    return _blocks([job_text(job, handler) for job in jobs], given)
 
 
-def _find(text: str, counter: RequestHandler) -> tuple[list[JobView], list[str]]:
-    return OPTIONS.checked("Invalid job id specified: {}", state_names.find, counter, text.removeprefix("JobId="))
+def _find(text: str, handler: RequestHandler) -> tuple[list[JobView], list[str]]:
+    return OPTIONS.checked("Invalid job id specified: {}", state_names.find, handler, text.removeprefix("JobId="))
 
 
-def _each(act: str, names: Sequence[str], counter: RequestHandler, token: str) -> Answer:
+def _each(act: str, names: Sequence[str], handler: RequestHandler, token: str) -> Answer:
     """Hold, release or requeue jobs."""
     if not names:
         raise OPTIONS.error(f"which job? For example scontrol {act} 12")
     does: dict[str, Callable[[int], None]] = {
-        "hold": counter.hold, "release": counter.release, "requeue": partial(counter.requeue, command=token)}
+        "hold": handler.hold, "release": handler.release, "requeue": partial(handler.requeue, command=token)}
     wrong: list[str] = []
     for name in names:
         text = re.sub(r"(?i)^(jobid|job)=", "", name)
-        jobs, missing = _find(text, counter)
+        jobs, missing = _find(text, handler)
         wrong += [f"{each}: Invalid job id specified" for each in missing]
         for job in jobs:
             if act == "release" and job.state is JobState.QUEUED and job.why != "held":
@@ -148,47 +149,47 @@ def _each(act: str, names: Sequence[str], counter: RequestHandler, token: str) -
 class NodesAnswer(DeferredAnswer):
     """Waits until a job has its nodes; the exit status is 1 if it has ended by then."""
 
-    def __init__(self, counter: RequestHandler, job_id: int) -> None:
-        self._counter, self._id = counter, job_id
+    def __init__(self, handler: RequestHandler, job_id: int) -> None:
+        self._handler, self._id = handler, job_id
 
     def poll(self) -> Answer | None:
         """Return the answer when the job runs or has ended."""
-        job, = self._counter.jobs([self._id])
+        job, = self._handler.jobs([self._id])
         if job.state is JobState.QUEUED:
             return None
         return Answer(f"Job {job.shown_id} is {'no longer running' if job.state.ended else 'ready'}\n",
                       code=int(job.state.ended))
 
 
-def _wait(names: Sequence[str], counter: RequestHandler) -> Reply:
-    jobs, missing = _find(names[0], counter) if names else ([], ["?"])
+def _wait(names: Sequence[str], handler: RequestHandler) -> Reply:
+    jobs, missing = _find(names[0], handler) if names else ([], ["?"])
     if missing or len(jobs) != 1:
         raise OPTIONS.error("expected a job id: for example scontrol wait_job 12")
-    return NodesAnswer(counter, jobs[0].id)
+    return NodesAnswer(handler, jobs[0].id)
 
 
-def _top(names: Sequence[str], counter: RequestHandler) -> Answer:
+def _top(names: Sequence[str], handler: RequestHandler) -> Answer:
     """Give waiting jobs a higher priority than all other jobs."""
-    jobs, missing = _find(",".join(names), counter) if names else ([], ["?"])
+    jobs, missing = _find(",".join(names), handler) if names else ([], ["?"])
     if missing or not jobs:
         raise CallRefused("scontrol: error: Invalid job id specified")
-    first = max(job.job.priority for job in counter.jobs(ended=False)) if counter.jobs(ended=False) else 0
+    first = max(job.job.priority for job in handler.jobs(ended=False)) if handler.jobs(ended=False) else 0
     for number, job in enumerate(reversed(jobs), 1):
         try:
-            counter.change(job.id, {"priority": first + number})
+            handler.change(job.id, {"priority": first + number})
         except CallRefused as error:
             raise CallRefused(f"scontrol: error: job {job.shown_id}: {error}") from error
     return Answer()
 
 
-def _pids(names: Sequence[str], counter: RequestHandler) -> Reply:
+def _pids(names: Sequence[str], handler: RequestHandler) -> Reply:
     """List the processes of running steps, as far as their nodes report them."""
     text, _, step = (names[0] if names else "").partition(".")
-    jobs, missing = _find(text, counter) if text else (counter.jobs(ended=False), [])
+    jobs, missing = _find(text, handler) if text else (handler.jobs(ended=False), [])
     if missing:
         raise CallRefused("scontrol: error: Invalid job id specified")
     jobs = [job for job in jobs if job.state is JobState.RUNNING]
-    look = counter.usage(jobs)
+    look = handler.usage(jobs)
 
     def answer() -> Answer | None:
         found = look()
@@ -203,28 +204,28 @@ def _pids(names: Sequence[str], counter: RequestHandler) -> Reply:
     return answer() or UsageAnswer(answer)
 
 
-def _script(names: Sequence[str], counter: RequestHandler) -> Answer:
+def _script(names: Sequence[str], handler: RequestHandler) -> Answer:
     """Print the script of a job on standard output."""
-    jobs, missing = _find(names[0], counter) if names else ([], ["?"])
+    jobs, missing = _find(names[0], handler) if names else ([], ["?"])
     if missing or not jobs or not jobs[0].job.payload.copy:
         raise CallRefused("job script retrieval failed: Invalid job id specified")
-    text = os.fsdecode(counter.script(jobs[0].id))
+    text = os.fsdecode(handler.script(jobs[0].id))
     if len(names) > 1 and names[1] == "-":
         return Answer(text)
     raise OPTIONS.error("vrm prints scripts and writes no file: scontrol write batch_script ID - > FILE")
 
 
-def _nodes(names: Sequence[str], given: Mapping[str, str], call: Call, counter: RequestHandler) -> Answer:
-    nodes = _named(names, {node.name: node for node in counter.nodes()}, "Node", "nodes")
+def _nodes(names: Sequence[str], given: Mapping[str, str], call: Call, handler: RequestHandler) -> Answer:
+    nodes = _named(names, {node.name: node for node in handler.nodes()}, "Node", "nodes")
     if "json" in given:
-        return Answer(json_output.document(call, counter, "nodes", (
-            json_output.node(node, state_names.partitions_of(node, counter.site)) for node in nodes)))
-    return _blocks([node_text(node, counter) for node in nodes], given)
+        return Answer(json_output.document(call, handler, "nodes", (
+            json_output.node(node, state_names.partitions_of(node, handler.site)) for node in nodes)))
+    return _blocks([node_text(node, handler) for node in nodes], given)
 
 
-def _partitions(names: Sequence[str], given: Mapping[str, str], _: Call, counter: RequestHandler) -> Answer:
-    parts = _named(names, {name: name for name in state_names.partitions(counter.site)}, "Partition", "partitions")
-    return _blocks([partition_text(name, counter) for name in parts], given)
+def _partitions(names: Sequence[str], given: Mapping[str, str], _: Call, handler: RequestHandler) -> Answer:
+    parts = _named(names, {name: name for name in state_names.partitions(handler.site)}, "Partition", "partitions")
+    return _blocks([partition_text(name, handler) for name in parts], given)
 
 
 _KINDS: Mapping[str, Callable[[Sequence[str], Mapping[str, str], Call, RequestHandler], Answer]] = {
@@ -234,7 +235,7 @@ _KINDS: Mapping[str, Callable[[Sequence[str], Mapping[str, str], Call, RequestHa
        for end in range(5, 15)},
     **dict.fromkeys(("job", "jobs", "jobid"), _jobs), **dict.fromkeys(("node", "nodes", "nodename"), _nodes),
     **dict.fromkeys(("partition", "partitions", "partitionname"), _partitions),
-    "config": lambda _, __, ___, counter: Answer(_config(counter))}
+    "config": lambda _, __, ___, handler: Answer(_config(handler))}
 """The function that shows each kind of object."""
 
 
@@ -245,14 +246,14 @@ def _lines(*lines: Sequence[tuple[str, str]]) -> str:
     return "\n   ".join(" ".join(f"{key}={value}" for key, value in line) for line in lines)
 
 
-def job_text(job: JobView, counter: RequestHandler) -> str:
+def job_text(job: JobView, handler: RequestHandler) -> str:
     """Return everything that is known of a job."""
-    site, env = counter.site, {"SLURM_TIME_FORMAT": "standard"}
+    site, env = handler.site, {"SLURM_TIME_FORMAT": "standard"}
     waits, request, payload = job.state is JobState.QUEUED, job.job.request, job.job.payload
-    used = job.ran(counter.now)
+    used = job.ran(handler.now)
     cores = job.cpus
     count = job.node_count
-    output, errors, given = counter.files(job)
+    output, errors, given = handler.files(job)
 
     def at(seconds: float) -> str:
         return times.moment(seconds, env, "Unknown")
@@ -273,7 +274,7 @@ def job_text(job: JobView, counter: RequestHandler) -> str:
         [("AccrueTime", at(job.job.submit))],
         [("StartTime", at(job.start)), ("EndTime", at(job.known_end)),
          ("Deadline", times.moment(job.deadline, env, "N/A"))],
-        [("SuspendTime", "None"), ("SecsPreSuspend", "0"), ("LastSchedEval", at(counter.now)), ("Scheduler", "Main")],
+        [("SuspendTime", "None"), ("SecsPreSuspend", "0"), ("LastSchedEval", at(handler.now)), ("Scheduler", "Main")],
         [("Partition", state_names.partition(job, site)), ("AllocNode:Sid", f"{site.host}:0")],
         [("ReqNodeList", state_names.node_list(request.nodelist) or "(null)"),
          ("ExcNodeList", state_names.node_list(request.exclude) or "(null)")],
@@ -297,7 +298,7 @@ def job_text(job: JobView, counter: RequestHandler) -> str:
         [("StdOut", output)])
 
 
-def node_text(node: NodeView, counter: RequestHandler) -> str:
+def node_text(node: NodeView, handler: RequestHandler) -> str:
     """Return everything that is known of a node."""
     memory = node.memory >> 20
     return _lines(
@@ -314,16 +315,16 @@ def node_text(node: NodeView, counter: RequestHandler) -> str:
         [("State", state_names.node_state(node)), ("ThreadsPerCore", str(node.threads)), ("TmpDisk", "0"),
          ("Weight", "1"),
          ("Owner", "N/A"), ("MCS_label", "N/A")],
-        [("Partitions", ",".join(state_names.partitions_of(node, counter.site)))],
+        [("Partitions", ",".join(state_names.partitions_of(node, handler.site)))],
         [("CfgTRES", f"cpu={node.cores},mem={memory}M,billing={node.cores}")],
         [("AllocTRES", f"cpu={node.allocated}" if node.allocated else "")])
 
 
-def partition_text(name: str, counter: RequestHandler) -> str:
+def partition_text(name: str, handler: RequestHandler) -> str:
     """Return everything that is known of a partition."""
-    site = counter.site
-    nodes = state_names.members(name, counter.nodes(), site)
-    cores, longest = sum(node.cores for node in nodes), state_names.longest(name, site, counter.now)
+    site = handler.site
+    nodes = state_names.members(name, handler.nodes(), site)
+    cores, longest = sum(node.cores for node in nodes), state_names.longest(name, site, handler.now)
     left = times.elapsed(longest) if longest < math.inf else "UNLIMITED"
     return _lines(
         [("PartitionName", name)],
@@ -344,14 +345,14 @@ def partition_text(name: str, counter: RequestHandler) -> str:
         [("DefMemPerNode", "UNLIMITED"), ("MaxMemPerNode", "UNLIMITED")])
 
 
-def _config(counter: RequestHandler) -> str:
-    site = counter.site
+def _config(handler: RequestHandler) -> str:
+    site = handler.site
     rows = [("AccountingStorageType", "accounting_storage/slurmdbd"), ("ClusterName", "vrm"), ("MaxArraySize", "10000"),
             ("MaxJobCount", "100000"), ("MinJobAge", "300 sec"), ("KillWait", "30 sec"),
             ("SchedulerType", "sched/backfill"), ("SelectType", "select/cons_tres"),
             ("SLURM_CONF", "/dev/null"), ("SLURM_VERSION", state_names.VERSION.split()[1]),
             ("SlurmctldHost[0]", site.host), ("SlurmUser", f"{site.user}({site.uid})"),
             ("StateSaveLocation", site.directory)]
-    when = times.moment(counter.now, {}, "Unknown")
+    when = times.moment(handler.now, {}, "Unknown")
     return (f"Configuration data as of {when}\n" + "".join(f"{key:<23} = {value}\n" for key, value in sorted(rows))
             + f"\nSlurmctld(primary) at {site.host} is UP\n")

@@ -34,7 +34,7 @@ class SinfoRow:
     nodes: tuple[NodeView, ...]
 
 
-def sinfo(call: Call, counter: RequestHandler) -> Answer:
+def sinfo(call: Call, handler: RequestHandler) -> Answer:
     """Return the table of nodes."""
     given, rest = OPTIONS.parse(call.arguments)
     if rest:
@@ -44,7 +44,7 @@ def sinfo(call: Call, counter: RequestHandler) -> Answer:
         return Answer("REASON               USER      TIMESTAMP           NODELIST\n" * heading)
     if "reservation" in given:
         return Answer("No reservations in the system\n")
-    letters, names = _columns(counter)
+    letters, names = _columns(handler)
     by_node = "Node" in given
     default = (SUMMARY if "summarize" in given else NODES_LONG if by_node and "long" in given else
                NODES if by_node else LONG if "long" in given else DEFAULT)
@@ -52,10 +52,10 @@ def sinfo(call: Call, counter: RequestHandler) -> Answer:
     table = OPTIONS.checked(wrong, formats.names, given["Format"], names) if "Format" in given else OPTIONS.checked(
         wrong, formats.letters, (given.get("format") or call.env.get("SINFO_FORMAT") or default).replace("#", ""),
         letters)
-    nodes, partitions = _chosen(given, counter)
+    nodes, partitions = _chosen(given, handler)
     rows = []
     for partition in partitions:
-        here = state_names.members(partition, nodes, counter.site)
+        here = state_names.members(partition, nodes, handler.site)
         if by_node:
             rows += [SinfoRow(partition, (node,)) for node in here]
             continue
@@ -69,15 +69,15 @@ def sinfo(call: Call, counter: RequestHandler) -> Answer:
             alike.setdefault(key, []).append(node)
         rows += [SinfoRow(partition, tuple(each)) for each in alike.values()]
     if "json" in given:
-        return Answer(json_output.document(call, counter, "sinfo", (
-            json_output.nodes_of(row.partition, row.nodes, counter) for row in rows)))
+        return Answer(json_output.document(call, handler, "sinfo", (
+            json_output.nodes_of(row.partition, row.nodes, handler) for row in rows)))
     return Answer(table.lines(rows, heading))
 
 
-def _chosen(given: Mapping[str, str], counter: RequestHandler) -> tuple[list[NodeView], list[str]]:
+def _chosen(given: Mapping[str, str], handler: RequestHandler) -> tuple[list[NodeView], list[str]]:
     """Return the requested nodes and partitions."""
     from vrm.model.forms.hosts import expand
-    nodes, partitions = counter.nodes(), state_names.partitions(counter.site)
+    nodes, partitions = handler.nodes(), state_names.partitions(handler.site)
     if "nodes" in given and given["nodes"] != "all":
         wanted = set(OPTIONS.checked("Invalid node name: {}", expand, given["nodes"]))
         nodes = [node for node in nodes if node.name in wanted]
@@ -136,16 +136,16 @@ _OF_MANY = (_count, _names, _cpus, _by_state, _some_by_state)
 """Column functions that count over all nodes of a row."""
 
 
-def _columns(counter: RequestHandler) -> tuple[formats.Known, formats.Known]:
+def _columns(handler: RequestHandler) -> tuple[formats.Known, formats.Known]:
     """Return the columns by the letters and by the names of formats."""
-    site = counter.site
+    site = handler.site
     first = state_names.default_partition(site)
 
     def each(read: Callable[[NodeView], int]) -> Value:
         return lambda row: _size([read(node) for node in row.nodes])
 
     def limit(row: SinfoRow) -> str:
-        found = state_names.longest(row.partition, site, counter.now)
+        found = state_names.longest(row.partition, site, handler.now)
         return times.used(found) if found < float("inf") else "infinite"
 
     def gres(row: SinfoRow) -> str:

@@ -28,7 +28,7 @@ START = "%.18i %.9P %.8j %.8u %.2t %.19S %.6D %20Y %R"
 ACTIVE = ("PENDING", "RUNNING", "COMPLETING")
 
 
-def squeue(call: Call, counter: RequestHandler) -> Answer:
+def squeue(call: Call, handler: RequestHandler) -> Answer:
     """Return the table of jobs."""
     given, rest = OPTIONS.parse(call.arguments)
     env = call.env
@@ -36,18 +36,18 @@ def squeue(call: Call, counter: RequestHandler) -> Answer:
         raise OPTIONS.error(f"unrecognized argument {rest[0]}")
     if "steps" in given:
         return Answer("" if "noheader" in given else "         STEPID     NAME PARTITION     USER      TIME NODELIST\n")
-    table = _table(given, env, counter)
-    jobs, failed = _chosen(given, env, counter)
+    table = _table(given, env, handler)
+    jobs, failed = _chosen(given, env, handler)
     if failed:
         return Answer(err="slurm_load_jobs error: Invalid job id specified\n", code=1)
-    jobs = _sorted(jobs, given.get("sort", env.get("SQUEUE_SORT", "")), counter)
+    jobs = _sorted(jobs, given.get("sort", env.get("SQUEUE_SORT", "")), handler)
     if "json" in given:
-        return Answer(json_output.document(call, counter, "jobs", (json_output.queued(job, counter) for job in jobs)))
+        return Answer(json_output.document(call, handler, "jobs", (json_output.queued(job, handler) for job in jobs)))
     return Answer(table.lines(jobs, "noheader" not in given))
 
 
-def _table(given: Mapping[str, str], env: Mapping[str, str], counter: RequestHandler) -> formats.TextTable:
-    letters, names = columns(counter, env)
+def _table(given: Mapping[str, str], env: Mapping[str, str], handler: RequestHandler) -> formats.TextTable:
+    letters, names = columns(handler, env)
     choices = ((formats.names, names, given.get("Format")), (formats.letters, letters, given.get("format")),
                (formats.letters, letters, START if "start" in given else LONG if "long" in given else None),
                (formats.names, names, env.get("SQUEUE_FORMAT2") or None),
@@ -56,18 +56,18 @@ def _table(given: Mapping[str, str], env: Mapping[str, str], counter: RequestHan
     return OPTIONS.checked("Unrecognized field: {}", how, text, known)
 
 
-def _chosen(given: Mapping[str, str], env: Mapping[str, str], counter: RequestHandler) -> tuple[list[JobView], bool]:
+def _chosen(given: Mapping[str, str], env: Mapping[str, str], handler: RequestHandler) -> tuple[list[JobView], bool]:
     """Return the jobs to show, and whether a single requested job does not exist."""
-    site = counter.site
+    site = handler.site
     states = OPTIONS.checked("Invalid job state specified: {}", state_names.states_of, given.get("states") or env.get(
         "SQUEUE_STATES") or ("PENDING" if "start" in given else ",".join(ACTIVE)))
     ended = states is None or any(state not in ACTIVE for state in states)
     if "jobs" in given:
-        jobs, missing = OPTIONS.checked("Invalid job id: {}", state_names.find, counter, given["jobs"])
+        jobs, missing = OPTIONS.checked("Invalid job id: {}", state_names.find, handler, given["jobs"])
         if missing and not jobs and len(state_names.split(given["jobs"])) == 1:
             return [], True
     else:
-        jobs = counter.jobs(ended=ended)
+        jobs = handler.jobs(ended=ended)
     if states is not None:
         jobs = [job for job in jobs if state_names.state(job) in states]
     users = set(state_names.split(given["user"])) if "user" in given else None
@@ -87,23 +87,23 @@ def _chosen(given: Mapping[str, str], env: Mapping[str, str], counter: RequestHa
 _ORDER = {"PENDING": 0, "RUNNING": 1, "SUSPENDED": 2, "COMPLETING": 9}
 
 _SORTS: dict[str, Callable[[JobView, RequestHandler], Any]] = {
-    "i": lambda job, counter: job.id, "A": lambda job, counter: job.id, "F": lambda job, counter: job.array or job.id,
-    "t": lambda job, counter: _ORDER.get(state_names.state(job), 5), "T": lambda job, counter: state_names.state(job),
-    "P": lambda job, counter: state_names.partition(job, counter.site), "j": lambda job, counter: job.name,
-    "p": lambda job, counter: job.job.priority, "Q": lambda job, counter: job.job.priority,
-    "S": lambda job, counter: job.start, "e": lambda job, counter: job.end, "V": lambda job, counter: job.job.submit,
-    "M": lambda job, counter: job.ran(counter.now), "l": lambda job, counter: job.job.walltime,
-    "u": lambda job, counter: counter.site.user, "D": lambda job, counter: job.node_count, "C":
-    lambda job, counter: job.cpus, "N": lambda job, counter: job.nodes}
+    "i": lambda job, handler: job.id, "A": lambda job, handler: job.id, "F": lambda job, handler: job.array or job.id,
+    "t": lambda job, handler: _ORDER.get(state_names.state(job), 5), "T": lambda job, handler: state_names.state(job),
+    "P": lambda job, handler: state_names.partition(job, handler.site), "j": lambda job, handler: job.name,
+    "p": lambda job, handler: job.job.priority, "Q": lambda job, handler: job.job.priority,
+    "S": lambda job, handler: job.start, "e": lambda job, handler: job.end, "V": lambda job, handler: job.job.submit,
+    "M": lambda job, handler: job.ran(handler.now), "l": lambda job, handler: job.job.walltime,
+    "u": lambda job, handler: handler.site.user, "D": lambda job, handler: job.node_count, "C":
+    lambda job, handler: job.cpus, "N": lambda job, handler: job.nodes}
 
 
-def _sorted(jobs: list[JobView], keys: str, counter: RequestHandler) -> list[JobView]:
+def _sorted(jobs: list[JobView], keys: str, handler: RequestHandler) -> list[JobView]:
     """Return the jobs in the order of `-S`; without it waiting jobs first."""
     for word in reversed((keys or "t").split(",")):
         found = _SORTS.get(word.strip().lstrip("+-"))
         if found is None:
             raise OPTIONS.error(f"Invalid sort field: {word}")
-        jobs = sorted(jobs, key=lambda job, key=found: key(job, counter),  # type: ignore[misc]
+        jobs = sorted(jobs, key=lambda job, key=found: key(job, handler),  # type: ignore[misc]
                       reverse=word.strip().startswith("-"))
     return jobs
 
@@ -114,9 +114,9 @@ def _gpus(job: JobView) -> str:
     return f"gres:gpu:{count}" if count else "N/A"
 
 
-def columns(counter: RequestHandler, env: Mapping[str, str]) -> tuple[formats.Known, formats.Known]:
+def columns(handler: RequestHandler, env: Mapping[str, str]) -> tuple[formats.Known, formats.Known]:
     """Return the columns by the letters and by the names of formats."""
-    site = counter.site
+    site = handler.site
 
     def where(job: JobView) -> str:
         if job.state is JobState.QUEUED or job.state in (JobState.FAILED, JobState.TIMEOUT):
@@ -151,8 +151,8 @@ def columns(counter: RequestHandler, env: Mapping[str, str]) -> tuple[formats.Kn
         ("d", "mintmpdisk", "MIN_TMP_DISK", lambda job: "0"),
         ("b", "tres-per-node", "TRES_PER_NODE", _gpus),
         ("l", "timelimit", "TIME_LIMIT", lambda job: times.used(job.job.walltime)),
-        ("M", "timeused", "TIME", lambda job: times.used(job.ran(counter.now))),
-        ("L", "timeleft", "TIME_LEFT", lambda job: times.used(max(0.0, job.job.walltime - job.ran(counter.now)))),
+        ("M", "timeused", "TIME", lambda job: times.used(job.ran(handler.now))),
+        ("L", "timeleft", "TIME_LEFT", lambda job: times.used(max(0.0, job.job.walltime - job.ran(handler.now)))),
         ("S", "starttime", "START_TIME", lambda job: times.moment(job.start, env)),
         ("e", "endtime", "END_TIME", lambda job: times.moment(job.known_end, env)),
         ("V", "submittime", "SUBMIT_TIME", lambda job: times.moment(job.job.submit, env)),
@@ -186,9 +186,9 @@ def columns(counter: RequestHandler, env: Mapping[str, str]) -> tuple[formats.Kn
         ("", "numtasks", "TASKS", lambda job: str(job.job.procs)),
         ("", "cpus-per-task", "CPUS_PER_TASK", lambda job: str(job.job.cores)),
         ("", "restartcnt", "RESTART_COUNT", lambda job: str(job.requeued)),
-        ("", "stdout", "STDOUT", lambda job: counter.files(job)[0]),
-        ("", "stderr", "STDERR", lambda job: counter.files(job)[1]),
-        ("", "stdin", "STDIN", lambda job: counter.files(job)[2] or "/dev/null"),
+        ("", "stdout", "STDOUT", lambda job: handler.files(job)[0]),
+        ("", "stderr", "STDERR", lambda job: handler.files(job)[1]),
+        ("", "stdin", "STDIN", lambda job: handler.files(job)[2] or "/dev/null"),
         ("", "eligibletime", "ELIGIBLE_TIME", lambda job: times.moment(job.eligible, env)),
         ("", "tres-alloc", "TRES_ALLOC", lambda job: f"cpu={job.cpus}"),
         ("", "batchflag", "BATCH_FLAG", lambda job: str(int(job.job.payload.script))),

@@ -40,7 +40,7 @@ class SstatRow:
     usage: StepUsage
 
 
-def sstat(call: Call, counter: RequestHandler) -> Answer | DeferredAnswer:
+def sstat(call: Call, handler: RequestHandler) -> Answer | DeferredAnswer:
     """Return the table of steps."""
     given, rest = OPTIONS.parse(call.arguments)
     known = _columns()
@@ -50,8 +50,8 @@ def sstat(call: Call, counter: RequestHandler) -> Answer | DeferredAnswer:
         raise OPTIONS.error("You didn't give me any jobs to stat: sstat -j JOB[.STEP]")
     chosen = OPTIONS.checked('Invalid field requested: "{}"', formats.fields,
                              given.get("format") or (PIDS if "pidformat" in given else DEFAULT), known)
-    named = {word: _jobs(word, counter) for word in state_names.split(given["jobs"])}
-    look = counter.usage([job for jobs in named.values() for job in jobs])
+    named = {word: _jobs(word, handler) for word in state_names.split(given["jobs"])}
+    look = handler.usage([job for jobs in named.values() for job in jobs])
 
     def answer() -> Answer | None:
         found = look()
@@ -78,9 +78,9 @@ class UsageAnswer(DeferredAnswer):
         return self._poll()
 
 
-def _jobs(word: str, counter: RequestHandler) -> list[JobView]:
+def _jobs(word: str, handler: RequestHandler) -> list[JobView]:
     """Return the running jobs that a word names."""
-    found, _ = OPTIONS.checked(f"Bad job/step specified: {word}", state_names.find, counter, word.partition(".")[0])
+    found, _ = OPTIONS.checked(f"Bad job/step specified: {word}", state_names.find, handler, word.partition(".")[0])
     return [job for job in found if job.state is JobState.RUNNING]
 
 

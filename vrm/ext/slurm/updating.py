@@ -25,23 +25,23 @@ NOTHING = ("account", "qos", "wckey", "admincomment", "mailtype", "mailuser", "r
 Change = dict[str, Any]
 
 
-def update(given: Sequence[str], counter: RequestHandler, options: Options) -> Answer:
+def update(given: Sequence[str], handler: RequestHandler, options: Options) -> Answer:
     """Change jobs as the arguments request."""
     values = _values(given)
     text = values.pop("jobid", values.pop("job", ""))
     if not text:
         raise options.error("update what? For example scontrol update JobId=12 TimeLimit=1:00:00")
-    jobs, missing = options.checked("Invalid job id specified: {}", state_names.find, counter, text)
+    jobs, missing = options.checked("Invalid job id specified: {}", state_names.find, handler, text)
     if missing or not jobs:
         raise _wrong("Invalid job id specified")
     throttle = values.pop("arraytaskthrottle", None)
-    changes = [(job, _change(values, job, counter, options)) for job in jobs]
+    changes = [(job, _change(values, job, handler, options)) for job in jobs]
     if throttle is not None:
-        changes += _throttled(throttle, jobs, counter)
+        changes += _throttled(throttle, jobs, handler)
     for job, change in changes:
         try:
             if change:
-                counter.change(job.id, change)
+                handler.change(job.id, change)
         except CallRefused as error:
             raise _wrong(f"job {job.shown_id}: {error}") from error
     return Answer()
@@ -65,18 +65,18 @@ def _values(given: Sequence[str]) -> dict[str, str]:
     return values
 
 
-def _change(values: Mapping[str, str], job: JobView, counter: RequestHandler, options: Options) -> Change:
+def _change(values: Mapping[str, str], job: JobView, handler: RequestHandler, options: Options) -> Change:
     """Return the changes of a job."""
     change: Change = {}
     for name, value in values.items():
         if name in NOTHING or (name == "partition" and (
-                not counter.site.queues or state_names.partition(job, counter.site) == value)):
+                not handler.site.queues or state_names.partition(job, handler.site) == value)):
             continue
         if name not in _READ:
             raise _wrong(f"vrm changes {', '.join(SHOWN)} of jobs, and not `{name}={value}`; cancel the job and submit "
                          "it again")
         try:
-            change.update(_READ[name](value, job, counter, options))
+            change.update(_READ[name](value, job, handler, options))
         except ValueError as error:
             if isinstance(error, CallRefused):
                 raise
@@ -84,7 +84,7 @@ def _change(values: Mapping[str, str], job: JobView, counter: RequestHandler, op
     return change
 
 
-def _limit(text: str, job: JobView, counter: RequestHandler, options: Options) -> Change:
+def _limit(text: str, job: JobView, handler: RequestHandler, options: Options) -> Change:
     try:
         seconds = slurm_seconds(text.lstrip("+-"))
     except ValueError as error:
@@ -102,28 +102,28 @@ def _number(text: str, form: str) -> int:
 
 
 def _text(key: str, most: int) -> Callable[[str, JobView, RequestHandler, Options], Change]:
-    def read(text: str, job: JobView, counter: RequestHandler, options: Options) -> Change:
+    def read(text: str, job: JobView, handler: RequestHandler, options: Options) -> Change:
         return {key: "".join(each if each.isprintable() else " " for each in text)[:most]}
     return read
 
 
-def _requeue(text: str, job: JobView, counter: RequestHandler, options: Options) -> Change:
+def _requeue(text: str, job: JobView, handler: RequestHandler, options: Options) -> Change:
     return {"requeue": {"0": "no", "1": "yes"}[text] if text in ("0", "1") else _number(text, "x")}
 
 
-def _start(text: str, job: JobView, counter: RequestHandler, options: Options) -> Change:
-    return {"begin": max(0.0, times.begin(text, counter.now) - job.job.submit)}
+def _start(text: str, job: JobView, handler: RequestHandler, options: Options) -> Change:
+    return {"begin": max(0.0, times.begin(text, handler.now) - job.job.submit)}
 
 
-def _after(text: str, job: JobView, counter: RequestHandler, options: Options) -> Change:
+def _after(text: str, job: JobView, handler: RequestHandler, options: Options) -> Change:
     if "singleton" in text:
         raise _wrong("Dependency=singleton: vrm reads it when a job is submitted; name the jobs: afterany:3:4")
-    after, _, _ = dependencies(text, options, counter, job.name, ())
+    after, _, _ = dependencies(text, options, handler, job.name, ())
     named = job.without_limit(job.details.after)
     return {"after": (*after, *(each for each in job.details.after if each not in named)), "singleton": ""}
 
 
-def _nodes(text: str, job: JobView, counter: RequestHandler, options: Options) -> Change:
+def _nodes(text: str, job: JobView, handler: RequestHandler, options: Options) -> Change:
     least, most = requests.nodes(text)
     if least > job.job.procs:
         raise _wrong(f"NumNodes={text}: the job has {job.job.procs} task{'s' * (job.job.procs > 1)}, and no node is "
@@ -131,7 +131,7 @@ def _nodes(text: str, job: JobView, counter: RequestHandler, options: Options) -
     return {"nodes": (least, min(most, job.job.procs))}
 
 
-def _throttled(text: str, jobs: Sequence[JobView], counter: RequestHandler) -> Iterator[tuple[JobView, Change]]:
+def _throttled(text: str, jobs: Sequence[JobView], handler: RequestHandler) -> Iterator[tuple[JobView, Change]]:
     """Yield the changes of the jobs of arrays when only `text` of them may run at a time.
 
     Jobs that have started come first. A waiting job depends on the end of the job `limit` places before it. The
@@ -143,7 +143,7 @@ def _throttled(text: str, jobs: Sequence[JobView], counter: RequestHandler) -> I
     if None in arrays:
         raise _wrong("ArrayTaskThrottle is for jobs of arrays")
     for first in arrays:
-        left = [job for job in counter.array(first or 0) if not job.state.ended or job.ending]
+        left = [job for job in handler.array(first or 0) if not job.state.ended or job.ending]
         started = [job for job in left if job.state is not JobState.QUEUED or job.begun]
         waiting = [job for job in left if job.state is JobState.QUEUED and not job.begun]
         for at, job in enumerate(waiting):

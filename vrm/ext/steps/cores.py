@@ -71,7 +71,7 @@ class StepRequest:
 
 
 def add_gpus(wish: StepRequest, asked: dict[str, int], nodes: int) -> None:
-    """Add GPUs to a request. Raises Wrong if they cannot be distributed evenly."""
+    """Add GPUs to a request. Raises UsageError if they cannot be distributed evenly."""
     if not asked:
         return
     each = asked.get("gpus-per-task") or asked.get("tres-per-task") or 0
@@ -142,7 +142,8 @@ def _allowed(job: StepJob, options: SrunOptions) -> set[int] | None:
 
 def cpus_of(job: StepJob, tasks: list[Task], wide: bool, listed: list[list[int]]) -> list[list[int]]:
     """Return the CPUs of each task: those of its cores, or if `wide` those of all cores of the step on its node; or
-    the `listed` CPUs, assigned to the tasks of a node in turns. Raises Wrong for a CPU that the job does not have."""
+    the `listed` CPUs, assigned to the tasks of a node in turns. Raises UsageError for a CPU that the job does not
+    have."""
     counts, used = [0] * len(job.nodes), [set[int]() for _ in job.nodes]
     for task in tasks:
         used[task.node].update(task.cores)
@@ -302,8 +303,8 @@ class StepAllocator:
         self._lock = os.open(f"{job.directory}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def take(self, wish: StepRequest, overlap: bool = False) -> StepCores | None:
-        """Allocate cores; return None if other steps use them now. Raises TooFew if the job never has enough. With
-        `overlap` the cores may be used by other steps, now and later."""
+        """Allocate cores; return None if other steps use them now. Raises NotEnoughCores if the job never has enough.
+        With `overlap` the cores may be used by other steps, now and later."""
         job = self.job
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         try:
@@ -354,7 +355,7 @@ class StepAllocator:
         return used, held
 
     def wait(self, wish: StepRequest, overlap: bool = False) -> StepCores:
-        """Allocate cores as soon as enough are free. Raises TooFew as `take` does."""
+        """Allocate cores as soon as enough are free. Raises NotEnoughCores as `take` does."""
         claim = self.take(wish, overlap)
         if claim is not None:
             return claim

@@ -157,7 +157,7 @@ class StepRunner:
         return words
 
     def _program(self, word: str) -> str:
-        """Return the path of the program, searched as a shell does. Raises _NotRun."""
+        """Return the path of the program, searched as a shell does. Raises _CannotExecute."""
         if "/" in word:
             places = [os.path.join(self.cwd, word)]
         else:

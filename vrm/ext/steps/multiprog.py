@@ -12,7 +12,7 @@ from vrm.ext.steps.options import UsageError
 
 
 def words(path: str, text: str, tasks: int) -> list[str]:
-    """Return the command of all tasks: a shell that continues as the program of its task. Raises Wrong for an
+    """Return the command of all tasks: a shell that continues as the program of its task. Raises UsageError for an
     invalid file."""
     programs: dict[int, tuple[int, list[str]]] = {}  # by task: its position in the line, and the words of the line
     rest: list[str] = []

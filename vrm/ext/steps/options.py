@@ -201,7 +201,7 @@ class SrunOptions:
                 self.given[name] = value
 
     def number(self, name: str, default: int) -> int:
-        """Return the value of an option that must be a number above 0. Raises Wrong."""
+        """Return the value of an option that must be a number above 0. Raises UsageError."""
         text = self.given.get(name)
         if text is None:
             return default
@@ -210,7 +210,7 @@ class SrunOptions:
         return int(text)
 
     def nodes(self) -> tuple[int, int] | None:
-        """Return the least and the most number of nodes; None if they are not given. Raises Wrong."""
+        """Return the least and the most number of nodes; None if they are not given. Raises UsageError."""
         text = self.given.get("nodes")
         if text is None:
             return None
@@ -225,7 +225,7 @@ class SrunOptions:
 
     def seconds(self) -> float | None:
         """Return the time limit in seconds, given as minutes, `M:S`, `H:M:S`, `D-H`, `D-H:M` or `D-H:M:S`; None for
-        no limit. Raises Wrong."""
+        no limit. Raises UsageError."""
         text = self.given.get("time")
         if text is None or text.lower() in ("infinite", "unlimited", "0", "-1"):
             return None
@@ -242,7 +242,7 @@ GPUS = ("gpus", "gpus-per-task", "gpus-per-node", "gres", "tres-per-task")
 
 def gpus_of(options: SrunOptions) -> dict[str, int]:
     """Return the number of requested GPUs for each of these options that is given. The kind of a GPU (`a100:2`) is
-    ignored; it is that of the job. Raises Wrong for other resources."""
+    ignored; it is that of the job. Raises UsageError for other resources."""
     found = {}
     for name in GPUS:
         text = options.given.get(name)
@@ -272,7 +272,7 @@ SRUN = OptionReader("srun", known("srun", in_step=True))
 
 def parse(arguments: Sequence[str]) -> SrunOptions:
     """Return the options of a step, or of its parts, which `:` separates. Options end at the first other word.
-    Raises Wrong."""
+    Raises UsageError."""
     first, *others = [SrunOptions(*SRUN.parse(part, mixed=False)) for part in parts_of(arguments)]
     first.others = others
     return first
@@ -295,7 +295,7 @@ _OF_PARTS = frozenset(("ntasks", "nodes", "cpus-per-task", "ntasks-per-node", "n
 
 
 def refuse(options: SrunOptions) -> None:
-    """Raise Wrong for options that would change the result but are not implemented in steps."""
+    """Raise UsageError for options that would change the result but are not implemented in steps."""
     given = options.given
     for other in options.others:
         strange = [name for name in other.given if name not in _OF_PARTS]
@@ -320,7 +320,7 @@ _BINDINGS = _NARROW | _WIDE | {"q", "quiet", "v", "verbose", ""}
 
 def binding(text: str) -> tuple[list[str], list[list[int]]]:
     """Return the words of a --cpu-bind value, and the CPUs that it lists for the tasks of each node (reused in turns
-    for further tasks). Raises Wrong for an invalid list."""
+    for further tasks). Raises UsageError for an invalid list."""
     parts = text.lower().split(",")
     at = next((at for at, part in enumerate(parts) if part.startswith(("map_cpu:", "mask_cpu:"))), len(parts))
     if at == len(parts):
@@ -347,7 +347,7 @@ def wide(text: str) -> bool:
 
 
 def hosts(text: str) -> list[str]:
-    """Return the names in a list such as `n[0-2,5],m7`. Raises Wrong for an invalid list."""
+    """Return the names in a list such as `n[0-2,5],m7`. Raises UsageError for an invalid list."""
     names, rest = [], text
     while rest:
         stem, bracket, behind = rest.partition("[")

@@ -183,7 +183,7 @@ def container_command(words: Sequence[str], options: SrunOptions, found: Mapping
                       ) -> tuple[list[str], dict[str, str]]:
     """Return the command that runs `words` in the container of the options, and the files (path and text) that it
     needs in `folder`. As with the plug-in pyxis, an image is a file or `[REGISTRY#]NAME[:TAG]`. `found`: the paths
-    of the available programs of CONTAINERS. Raises Wrong if none of them can do it."""
+    of the available programs of CONTAINERS. Raises UsageError if none of them can do it."""
     image, workdir = options.get("container-image"), options.get("container-workdir")
     mounts = [mount.split(":") for mount in options.get("container-mounts").split(",") if mount]
     for mount in mounts:

@@ -143,7 +143,7 @@ class UrgentPart(Part):
         return [each for each in able if each.id in kept], why
 
     def _room(self, job: Job, promise: Promise) -> UrgentPlacement:
-        """Return room made by the agreed jobs that still run. Raises LifeError if their cores do not suffice."""
+        """Return room made by the agreed jobs that still run. Raises JobStateError if their cores do not suffice."""
         live = self.live
         able, why = self._able()
         chosen = [each for each in able if each.id in promise.ids[each.how]]

@@ -162,7 +162,7 @@ def best(costs: Costs, choices: Iterable[UrgentPlacement]) -> UrgentPlacement | 
 def plan(frozen: FrozenRun, job: Job, details: Details, memory: MemoryOf, requeues: bool, by: float | None = None,
          members: int = MEMBERS) -> UrgentPlan:
     """Plan how a job that is not yet in the run can start now, or `by` a time. Raises Infeasible if it can never run,
-    and LifeError if it depends on a job that does not exist."""
+    and JobStateError if it depends on a job that does not exist."""
     costs = Costs(frozen, job, details, members)
     starts = costs.starts()
     start = quantile(starts, 0.1), quantile(starts, 0.9)

@@ -192,7 +192,7 @@ class BatchSystem:
     # Scripts.
 
     def check_script(self, wrapper: BatchScript) -> None:
-        """Raise WrapperError if the batch system cannot do what is requested."""
+        """Raise BatchScriptError if the batch system cannot do what is requested."""
 
     def script_lines(self, wrapper: BatchScript) -> list[str]:
         """Return the lines of the script for the batch system: options, and comments that begin with `# `."""

@@ -106,7 +106,7 @@ class Slurm(BatchSystem):
         return {"SLURM_GPUS": str(sum(gpus))} if sum(gpus) else {"SLURM_GRES": "none"}
 
     def check_script(self, wrapper: BatchScript) -> None:
-        """Raise WrapperError if the warning would not come in time."""
+        """Raise BatchScriptError if the warning would not come in time."""
         warning = WARNING if wrapper.warning is None else wrapper.warning
         if warning < LEAST_WARNING:
             raise BatchScriptError(f"a warning {warning} s before the end may come too late: give "

@@ -18,7 +18,7 @@ class InputFault(ValueError):
 def reading(journal: Journal) -> Iterator[None]:
     """Context for reading and carrying out input from outside: a command file, a call, a frame.
 
-    Every exception except OSError becomes NotUnderstood while the journal has not grown, because then nothing was
+    Every exception except OSError becomes InputFault while the journal has not grown, because then nothing was
     changed. An exception after that is a fault of vrm in the middle of a change: it ends the manager, and the next
     manager continues from the journal.
     """

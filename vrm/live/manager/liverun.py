@@ -35,7 +35,7 @@ from vrm.run.state import State
 StartForecast = Callable[..., Booking | None]
 """Forecast the start time of a job that would join the run now. Arguments: the job, its details, the run, the time
 now, the time from which nothing starts any more, and whether walltimes and ends of allocations are kept. Returns
-None if the job would not start; raises Infeasible or LifeError."""
+None if the job would not start; raises Infeasible or JobStateError."""
 
 RETRY = 1.0
 """Seconds until an operation that failed because of a full disk is tried again."""

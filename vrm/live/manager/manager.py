@@ -148,10 +148,10 @@ class Manager:
     def _loop(self) -> None:
         live, stopping = self.live, self.stopping
         with selectors.DefaultSelector() as selector:
-            self.bell = FileNotifier()
-            self.bell.watch(live.run_directory.commands, PLACED)
-            if self.bell.number >= 0:
-                selector.register(self.bell.number, selectors.EVENT_READ, self._on_file_change)
+            self.notifier = FileNotifier()
+            self.notifier.watch(live.run_directory.commands, PLACED)
+            if self.notifier.number >= 0:
+                selector.register(self.notifier.number, selectors.EVENT_READ, self._on_file_change)
             for part in self.parts:
                 part.begin(selector)
             while not self._done():
@@ -170,11 +170,11 @@ class Manager:
                 if files:
                     self._next_poll, self._looked = now + POLL, now
                     if live.phase == "running":  # the queue may be another file by now
-                        self.bell.watch(live.settings.applications.queue, WRITTEN)
+                        self.notifier.watch(live.settings.applications.queue, WRITTEN)
                 self.turn(now, files)
             for part in self.parts:
                 part.end()
-            self.bell.close()
+            self.notifier.close()
 
     def turn(self, now: float, files: bool) -> None:
         """Do one turn: take in what happened, decide, and carry out the decisions. `files`: also look at files that
@@ -191,7 +191,7 @@ class Manager:
 
     def _on_file_change(self) -> None:
         """Look soon: the queue file has grown, or a command has arrived."""
-        self.bell.silence()
+        self.notifier.silence()
         self._next_poll = min(self._next_poll, self._looked + RINGS)
 
     def _moment(self) -> float:

@@ -123,7 +123,7 @@ def start_job(argv: "List[bytes]", env: "Dict[bytes, bytes]", cwd: bytes, stdout
     """Start the program and return its process number; raises StartError.
 
     `stdout` and `stderr` are paths, or descriptors of open files. If the directory of an output does not exist: with
-    `patience` (seconds) raises Absent; else with `make` creates the directory. `append`: the outputs are not emptied
+    `patience` (seconds) raises FolderMissing; else with `make` creates the directory. `append`: the outputs are not emptied
     first. `stdin` is a file for standard input (b"": no input). With `reports`, the arguments of `start_report_filter`, the
     reports of the launcher's program go to a file instead of standard error.
 

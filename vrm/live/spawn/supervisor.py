@@ -104,7 +104,7 @@ class ManagerLink:
         self.started = 0  # the start time of this supervisor, sent with its process number in messages
 
     def take(self) -> tuple[Any, ...]:
-        """Wait for a request; return its fields, followed by the list of open files that came with it. Raises Gone."""
+        """Wait for a request; return its fields, followed by the list of open files that came with it. Raises ManagerGone."""
         try:
             data, control, _, _ = self.connection.recvmsg(
                 1 << 16, socket.CMSG_SPACE(4 * MOST_FILES), socket.MSG_CMSG_CLOEXEC)

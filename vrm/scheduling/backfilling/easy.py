@@ -45,27 +45,27 @@ def ordered(jobs: Iterable[Job], order: Ordering | None, now: float,
 
 
 def fitting(waiting: QueueView, first: int, view: Pool, policy: CountingPolicy,
-            window: float = math.inf, beside: int = 0) -> Iterable[Job]:
+            window: float = math.inf, extra: int = 0) -> Iterable[Job]:
     """Return the jobs from index `first` on, without those that are too large for the free capacity, and without those
-    that take longer than `window` (seconds) and need more than `beside`, as far as counting shows it."""
+    that take longer than `window` (seconds) and need more than `extra`, as far as counting shows it."""
     room = policy.room(view)
     if room is None:
         return waiting[first:]
     if room <= 0:
         return ()
-    return waiting.fitting(first, room, window, beside)
+    return waiting.fitting(first, room, window, extra)
 
 
 def backfill(jobs: Iterable[Job], now: float, view: Cluster, policy: CountingPolicy,
              reservations: Sequence[Shadow] = ()) -> Starts:
     """Yield those of `jobs`, in order, that fit now and delay none of the reservations."""
     size_of, room, checks = policy.size, policy.room(view), [each.may for each in reservations]
-    longest, beside = reservations[-1].window(now) if reservations else (math.inf, 0)
+    longest, extra = reservations[-1].window(now) if reservations else (math.inf, 0)
     for each in reservations:
         each.forget()
     for job in jobs:
         size = size_of(job)
-        if (room is not None and size > room) or (size > beside and job.expected > longest):
+        if (room is not None and size > room) or (size > extra and job.expected > longest):
             continue
         for may in checks:
             if not may(job, size, now, policy):
@@ -79,16 +79,16 @@ def backfill(jobs: Iterable[Job], now: float, view: Cluster, policy: CountingPol
                     return
                 for each in reservations:
                     each.forget()
-                    longest, beside = each.window(now)
+                    longest, extra = each.window(now)
             if placement and isinstance(jobs, Candidates):
-                _narrow(jobs, room, longest, beside, now, policy, reservations)
+                _narrow(jobs, room, longest, extra, now, policy, reservations)
 
 
-def _narrow(jobs: Candidates, room: int | None, longest: float, beside: int, now: float, policy: CountingPolicy,
+def _narrow(jobs: Candidates, room: int | None, longest: float, extra: int, now: float, policy: CountingPolicy,
             reservations: Sequence[Shadow]) -> None:
     """Remove in advance the candidates that `backfill` would skip."""
     known = jobs.similar == policy.similar
-    jobs.narrow(math.inf if room is None else room, longest, beside,
+    jobs.narrow(math.inf if room is None else room, longest, extra,
                 [each.refusals(now) for each in reservations] if known else ())
 
 

@@ -52,15 +52,15 @@ class Candidates(Iterator[Job]):
         self._at += 1
         return self._job_at(int(self._places[self._chunk[self._at - 1]]))
 
-    def narrow(self, room: float, window: float, beside: int,
+    def narrow(self, room: float, window: float, extra: int,
                refused: Iterable[tuple[float, Mapping[Hashable, int]]] = ()) -> None:
         """Restrict the remaining jobs to those that need at most `room` and take at most `window` seconds or need at
-        most `beside`, and that for each entry of `refused` take at most its seconds or are smaller than its size for
+        most `extra`, and that for each entry of `refused` take at most its seconds or are smaller than its size for
         their class."""
         if self._at:
             self._end, self._length = self._chunk[self._at - 1] + 1, FIRST
             self._chunk, self._at = [], 0
-        self._room, self._window, self._beside = room, window, beside
+        self._room, self._window, self._beside = room, window, extra
         self._refused = [(seconds, self._limits(sizes)) for seconds, sizes in refused if sizes]
 
     def _limits(self, sizes: Mapping[Hashable, int]) -> numpy.ndarray:

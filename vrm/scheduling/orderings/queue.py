@@ -80,10 +80,10 @@ class QueueView(Sequence[Job]):
         return self._queue.key(job, self._now)
 
     def fitting(self, first: int, room: int, window: float = math.inf,
-                beside: int = 0) -> Iterable[Job]:
+                extra: int = 0) -> Iterable[Job]:
         """Return the jobs from index `first` on that need at most `room`, in order.
 
-        Of these, only the jobs that take at most `window` seconds by their estimate or need at most `beside`.
+        Of these, only the jobs that take at most `window` seconds by their estimate or need at most `extra`.
         """
         raise NotImplementedError
 
@@ -121,11 +121,11 @@ class _Sorted(QueueView):
         return (jobs.entries[at][-1] for at in range(jobs.first, len(jobs.entries)))
 
     def fitting(self, first: int, room: int, window: float = math.inf,
-                beside: int = 0) -> Iterable[Job]:
+                extra: int = 0) -> Iterable[Job]:
         jobs = self._queue.sorted
         estimates, sizes, _ = jobs.columns()
         entries, head = jobs.entries, jobs.first
-        places = _fitting(estimates, sizes, first, room, window, beside)
+        places = _fitting(estimates, sizes, first, room, window, extra)
         if isinstance(places, list):
             return (entries[head + place][-1] for place in places)
         return self._queue.candidates(lambda place: entries[head + place][-1], places, estimates, sizes, jobs.kinds)
@@ -250,12 +250,12 @@ class _Ranked(QueueView):
         self._ordered.append(queue.slotted.slots[chosen])
 
     def fitting(self, first: int, room: int, window: float = math.inf,
-                beside: int = 0) -> Iterable[Job]:
+                extra: int = 0) -> Iterable[Job]:
         queue = self._queue
         if first > len(self._ordered):
             self[first - 1]
         jobs = queue.slotted
-        places = _fitting(jobs.estimates, jobs.sizes, 0, room, window, beside)
+        places = _fitting(jobs.estimates, jobs.sizes, 0, room, window, extra)
         ahead = {jobs.slot_of(job) for job in self._ordered[:first]}
         if self._by_arrays and not isinstance(places, list):
             import numpy
@@ -270,17 +270,17 @@ class _Ranked(QueueView):
                        if seconds <= longest.get(nodes, -math.inf) and seconds * factor <= spare[size]), key=self.key)
 
 
-def _fitting(estimates: array[float], sizes: array[int], first: int, room: int, window: float, beside: int
+def _fitting(estimates: array[float], sizes: array[int], first: int, room: int, window: float, extra: int
              ) -> list[int] | numpy.ndarray:
     """Return the indices from `first` on of the jobs for `QueueView.fitting`; an array if there are many."""
     if len(sizes) - first < _FEW:
         return [at for at, size in enumerate(sizes[first:], first)
-                if size <= room and (size <= beside or estimates[at] <= window)]
+                if size <= room and (size <= extra or estimates[at] <= window)]
     import numpy
     size = numpy.frombuffer(sizes, numpy.int64)[first:]
     fits = size <= room
     if window < math.inf:
-        fits &= (numpy.frombuffer(estimates)[first:] <= window) | (size <= beside)
+        fits &= (numpy.frombuffer(estimates)[first:] <= window) | (size <= extra)
     return fits.nonzero()[0] + first
 
 

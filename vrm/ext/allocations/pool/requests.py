@@ -55,7 +55,7 @@ def request_of(state: PoolState, name: str) -> PoolRequest | None:
 
 
 def text(options: dict[str, Any], nodes: int, seconds: float, file: str) -> str:
-    """Return the batch script of a request. Raises WrapperError."""
+    """Return the batch script of a request. Raises BatchScriptError."""
     wrapper = BatchScript((*options["command"], "pool", "work", "--pool", options["pool"]), nodes, int(seconds),
                           options["name"], cores=options["cores"], exclusive=options["exclusive"],
                           queue=options["partition"], account=options["account"], modules=tuple(options["modules"]),

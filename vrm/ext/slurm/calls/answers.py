@@ -127,7 +127,7 @@ class AnswerInParts(DeferredAnswer):
 Reply = Answer | FileNeeded | RunLocally | JoinStep | DeferredAnswer
 
 Handler = Callable[..., Reply]
-"""Called with a `Call` and a `vrm.ext.slurm.calls.handler.RequestHandler`; may raise Refused."""
+"""Called with a `Call` and a `vrm.ext.slurm.calls.handler.RequestHandler`; may raise CallRefused."""
 
 __all__ = ["Answer", "Call", "Handler", "AnswerInParts", "JoinStep", "RunLocally", "FileNeeded", "CallRefused",
            "Reply", "HelpAnswer",

@@ -173,8 +173,8 @@ def peer(connection: socket.socket) -> int:
 
 
 def exchange_frames(call: Call, manager: socket.socket) -> int:
-    """Send the call and print the reply; return the exit status. Raises Lost if the connection ends before the exit
-    status has come."""
+    """Send the call and print the reply; return the exit status. Raises ManagerLost if the connection ends before the
+    exit status has come."""
     screen = Printer()
     try:
         for kind, data in _frames(call, manager):

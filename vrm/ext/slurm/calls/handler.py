@@ -105,10 +105,10 @@ class RequestHandler(Protocol):
         its submission), `after`, `singleton`, `throttle` and `nodes`."""
 
 
-def submitted(counter: RequestHandler, asked: SubmittedJob, refused: str) -> list[int]:
-    """Submit and return the ids of the new jobs. The text of a Refused begins with `refused`, the command's own
+def submitted(handler: RequestHandler, asked: SubmittedJob, refused: str) -> list[int]:
+    """Submit and return the ids of the new jobs. The text of a CallRefused begins with `refused`, the command's own
     wording."""
     try:
-        return counter.submit(asked)
+        return handler.submit(asked)
     except CallRefused as error:
         raise CallRefused(f"{refused}: {error}", error.code) from error

@@ -245,7 +245,7 @@ class LiveRequestHandler:
     # Requests.
 
     def _values(self, asked: SubmittedJob) -> dict[str, Any]:
-        """Return the values of the job of a call. Raises Refused if the manager takes no more jobs."""
+        """Return the values of the job of a call. Raises CallRefused if the manager takes no more jobs."""
         if self.live.phase != "running":
             raise CallRefused("the manager of vrm is stopping and takes no more jobs")
         return {**asked.values, "limit": FLEXIBLE if asked.flexible else "strict"}

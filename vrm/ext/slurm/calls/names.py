@@ -101,13 +101,13 @@ def function_of(where: str) -> Handler:
 _handler = cache(function_of)
 
 
-def reply_to(call: Call, counter: RequestHandler) -> Reply:
-    """Return the reply of the command. Raises Refused if it is not carried out."""
+def reply_to(call: Call, handler: RequestHandler) -> Reply:
+    """Return the reply of the command. Raises CallRefused if it is not carried out."""
     where = dialect(call.name).answers.get(call.name)
     if where is None:
         raise CallRefused(f"vrm has no command {call.name}")
     try:
-        return _handler(where)(call, counter)
+        return _handler(where)(call, handler)
     except HelpAnswer as told:
         return told.answer
 

@@ -99,7 +99,7 @@ class PastRequestHandler:
         return CallRefused("no manager runs")
 
     def submit(self, asked: SubmittedJob) -> list[int]:
-        """Return the jobs that this call has already submitted; raises Refused if there are none."""
+        """Return the jobs that this call has already submitted; raises CallRefused if there are none."""
         ids = self._past.by_command.get(asked.command)
         if not ids:
             raise self._no_manager()

@@ -72,14 +72,14 @@ LATER = Answer()
 
 class SocketServer(Part):
     """Part of the manager that receives calls and answers them. If no socket can be made (some file systems have
-    none), only calls by command files are answered (`afar`), and `trouble` holds the reason."""
+    none), only calls by command files are answered (`file_calls`), and `trouble` holds the reason."""
 
     observes = (JobUsage,)
 
     def __init__(self, live: LiveRun) -> None:
         self.live = live
-        self.counter = LiveRequestHandler(live)
-        self.afar = CommandFileCalls(live, self.counter)
+        self.handler = LiveRequestHandler(live)
+        self.file_calls = CommandFileCalls(live, self.handler)
         self.trouble = ""
         self._path = live.run_directory.directory / wire.SOCKET
         self._listening: socket.socket | None = None
@@ -91,17 +91,17 @@ class SocketServer(Part):
 
     def recall(self, past: RunHistory) -> None:
         """Read from the journal which calls earlier managers have carried out, and the jobs of these calls."""
-        self.counter.known = past.by_command
-        self.afar.done = set(past.commands)
+        self.handler.known = past.by_command
+        self.file_calls.done = set(past.commands)
 
     def observe(self, event: object) -> None:
         """Pass on usage reports of nodes."""
         if isinstance(event, JobUsage):
-            self.counter.sampling.answered(event)
+            self.handler.sampling.answered(event)
 
     def commands(self) -> Mapping[str, CommandHandler]:
         """Return the handler of calls that come as command files."""
-        return {"front": self.afar.carry_out_command}
+        return {"front": self.file_calls.carry_out_command}
 
     def repeats(self) -> Collection[str]:
         """A call may be repeated, because the jobs that it has submitted are known."""
@@ -151,7 +151,7 @@ class SocketServer(Part):
 
     def expects(self, now: float) -> bool:
         """Return whether an answer is not finished, or a client on another node will ask again soon."""
-        return self.has_work or self.afar.busy(self.live.clock())
+        return self.has_work or self.file_calls.busy(self.live.clock())
 
     def likely(self) -> float:
         """Return until when another call is likely; infinity if there is work for a waiting client."""
@@ -247,14 +247,14 @@ class SocketServer(Part):
     def look(self, now: float, files: bool) -> None:
         """Carry out the received calls. Their replies are sent later, by `act`."""
         if files:
-            self.afar.sweep(self.live.clock())
+            self.file_calls.sweep(self.live.clock())
         calls, self.calls = self.calls, []
         if calls:
             self.call_expected_until = self.live.clock() + SOON
         for client in calls:
             assert client.call is not None
             self.replies[client] = (LATER if is_long_query(client.call, self.live) else
-                                    reply_to(client.call, self.counter, self.live))
+                                    reply_to(client.call, self.handler, self.live))
         for client in list(self._clients.values()):
             if client.waiting is not None:
                 done, out, err = poll_answer(client.waiting, self.live)
@@ -294,7 +294,7 @@ class SocketServer(Part):
     def _answer_all(self, client: Client) -> None:
         """In a copy of the manager: make the whole answer to a call that only reads, and send it."""
         assert client.call is not None
-        reply = reply_to(client.call, self.counter, self.live)
+        reply = reply_to(client.call, self.handler, self.live)
         client.connection.setblocking(True)
         client.connection.sendall(framed(reply) if isinstance(reply, Answer) else wire.frame(b"P", b""))
 
@@ -348,9 +348,9 @@ class CommandFileCalls:
     its client asks again under that name. If a client has not asked for SILENCE seconds, its job ends, as it does on
     this node when the client was killed."""
 
-    def __init__(self, live: LiveRun, counter: LiveRequestHandler) -> None:
+    def __init__(self, live: LiveRun, handler: LiveRequestHandler) -> None:
         self.live = live
-        self.counter = counter
+        self.handler = handler
         self.done: set[str] = set()  # calls that earlier managers have carried out
         # by name, with the time of the client's last request
         self._waiting: dict[str, tuple[DeferredAnswer, float]] = {}
@@ -358,7 +358,7 @@ class CommandFileCalls:
     def carry_out_command(self, command: Command, name: str) -> Command | Question:
         """Carry out a command file with this name. The caller handles any exception
         (`vrm.live.manager.input_faults`)."""
-        if name in self.done and name not in self.counter.known:
+        if name in self.done and name not in self.handler.known:
             return {"ok": True, "text": "accepted before the manager was restarted", "code": 0}
         answer = partial(self.answer, command, name, self.live.clock())
         if self.is_long_query(command):
@@ -368,14 +368,14 @@ class CommandFileCalls:
             return answer()
         finally:
             if self.live.state.next_id > first:  # a client waiting for these jobs may ask again under the same name
-                self.counter.known[name] = list(range(first, self.live.state.next_id))
+                self.handler.known[name] = list(range(first, self.live.state.next_id))
 
     def answer(self, command: Mapping[str, Any], name: str, now: float) -> dict[str, object]:
         """Return the answer to a command file with this name."""
         if "of" in command:
             return self._go_on(command["of"], [wire.signal_of(b"%d" % number) for number in command["signals"]], now)
         call = replace(call_from_json(command["call"]), token=name)
-        reply = reply_to(call, self.counter, self.live)
+        reply = reply_to(call, self.handler, self.live)
         if isinstance(reply, FileNeeded):
             return {"ok": True, "text": "", "needs": reply.path}
         if isinstance(reply, JoinStep):
@@ -436,12 +436,12 @@ def framed(answer: Answer) -> bytes:
     return wire.texts([(b"O", answer.out), (b"E", answer.err)]) + wire.frame(b"X", b"%d" % answer.code)
 
 
-def reply_to(call: Call, counter: RequestHandler, live: LiveRun) -> Reply:
+def reply_to(call: Call, handler: RequestHandler, live: LiveRun) -> Reply:
     """Return the reply to a call, or why it is not carried out."""
     try:
         with reading(live.journal):
             try:
-                return names.reply_to(call, counter)
+                return names.reply_to(call, handler)
             except CallRefused as refused:
                 text = str(refused)
                 return Answer(err=text + "\n" * (not text.endswith("\n")), code=refused.code)

@@ -16,12 +16,12 @@ from vrm.ext.steps.records import Step
 Json = dict[str, Any]
 
 
-def document(call: Call, counter: RequestHandler, key: str, records: Iterable[Json]) -> str:
+def document(call: Call, handler: RequestHandler, key: str, records: Iterable[Json]) -> str:
     """Return the whole JSON text: the records under `key`, and metadata."""
     from vrm.system.printing.output import json_parts
 
     release = state_names.VERSION.split()[1]
-    site, version = counter.site, dict(zip(("major", "minor", "micro"), release.split(".")))
+    site, version = handler.site, dict(zip(("major", "minor", "micro"), release.split(".")))
     meta = {"plugin": {"type": "openapi/slurmctld", "name": "vrm", "data_parser": "data_parser/v0.0.40",
                        "accounting_storage": ""},
             "client": {"source": "", "user": site.user, "group": site.group}, "command": list(call.arguments),
@@ -48,9 +48,9 @@ def ended(text: str) -> Json:
             "signal": {"id": number(int(signal) if status == "SIGNALED" else None), "name": ""}}
 
 
-def queued(job: JobView, counter: RequestHandler) -> Json:
+def queued(job: JobView, handler: RequestHandler) -> Json:
     """Return a job in the form of squeue and scontrol."""
-    site, request, payload = counter.site, job.job.request, job.job.payload
+    site, request, payload = handler.site, job.job.request, job.job.payload
     count = job.node_count
     return {
         "account": "", "array_job_id": number(job.array or 0),
@@ -66,7 +66,7 @@ def queued(job: JobView, counter: RequestHandler) -> Json:
         "nodes": state_names.node_list(job.nodes), "partition": state_names.partition(job, site),
         "priority": number(job.priority), "qos": "normal", "requeue": True,
         "required_nodes": state_names.node_list(request.nodelist), "restart_cnt": job.requeued,
-        **dict(zip(("standard_output", "standard_error", "standard_input"), counter.files(job))),
+        **dict(zip(("standard_output", "standard_error", "standard_input"), handler.files(job))),
         "start_time": moment(job.start), "state_description": "", "state_reason": state_names.reason(job),
         "submit_time": moment(job.job.submit), "tasks": number(job.job.procs), "time_limit": number(job.minutes),
         "tres_alloc_str": f"cpu={job.cpus},node={count}" if job.nodes else "",
@@ -81,9 +81,9 @@ def _seconds(value: float) -> Json:
     return {"seconds": int(value), "microseconds": int(value % 1 * 1e6)}
 
 
-def recorded(job: JobView, steps: Sequence[tuple[Step, str]], counter: RequestHandler) -> Json:
+def recorded(job: JobView, steps: Sequence[tuple[Step, str]], handler: RequestHandler) -> Json:
     """Return a job in the form of sacct; `steps` are its steps with their states."""
-    site, count = counter.site, job.node_count
+    site, count = handler.site, job.node_count
     memory = job.job.request
     user, system = (sum(each) for each in zip((0.0, 0.0), *((step.user, step.system) for step, _ in steps
                                                             if step.step == "batch")))
@@ -105,8 +105,8 @@ def recorded(job: JobView, steps: Sequence[tuple[Step, str]], counter: RequestHa
                      "memory_per_node": number(memory.mem_per_node >> 20 if memory.mem_per_node else None)},
         "reservation": {"id": 0, "name": job.details.more.get("reservation", 0)}, "script": "",
         "state": {"current": [state_names.state(job)], "reason": state_names.reason(job)},
-        "steps": [_step(job, step, state, counter.now) for step, state in steps], "submit_line": job.job.payload.file,
-        "time": {**stamps, "elapsed": int(job.ran(counter.now)), "suspended": 0, "user": _seconds(user),
+        "steps": [_step(job, step, state, handler.now) for step, state in steps], "submit_line": job.job.payload.file,
+        "time": {**stamps, "elapsed": int(job.ran(handler.now)), "suspended": 0, "user": _seconds(user),
                  "system": _seconds(system), "total": _seconds(user + system),
                  "limit": number(job.minutes)},
         "tres": {"allocated": _tres(job.cpus, count) if job.nodes else [], "requested": _tres(job.cpus, count)},
@@ -128,7 +128,7 @@ def _step(job: JobView, step: Step, state: str, now: float) -> Json:
         "tres": {"allocated": _tres(step.cores, len(nodes))}}
 
 
-def nodes_of(partition: str, nodes: Sequence[NodeView], counter: RequestHandler) -> Json:
+def nodes_of(partition: str, nodes: Sequence[NodeView], handler: RequestHandler) -> Json:
     """Return nodes of a partition that are alike, in the form of sinfo."""
     def both(read: Callable[[NodeView], int]) -> Json:
         return {"minimum": min(map(read, nodes)), "maximum": max(map(read, nodes))}
@@ -136,7 +136,7 @@ def nodes_of(partition: str, nodes: Sequence[NodeView], counter: RequestHandler)
     taken, cores = sum(node.allocated for node in nodes), sum(node.cores for node in nodes)
     states = [state_names.node_state(node) for node in nodes]
     idle, down = states.count("IDLE"), states.count("DOWN")
-    site, features = counter.site, ",".join(nodes[0].features)
+    site, features = handler.site, ",".join(nodes[0].features)
     return {
         "node": {"state": [states[0]]}, "cluster": "vrm", "comment": "", "reason": {"description": "", "user": ""},
         "nodes": {"allocated": len(nodes) - idle - down, "idle": idle, "other": down, "total": len(nodes),
@@ -150,7 +150,7 @@ def nodes_of(partition: str, nodes: Sequence[NodeView], counter: RequestHandler)
         "gres": {"total": f"gpu:{nodes[0].gpus // 1000}" if nodes[0].gpus else "", "used": ""},
         "partition": {"name": partition, "nodes": {"total": len(nodes)}, "partition": {"state": ["UP"]},
                       "defaults": {"time": number(round(site.default_time / 60))},
-                      "maximums": {"time": number((site.end - counter.now) / 60)}}}
+                      "maximums": {"time": number((site.end - handler.now) / 60)}}}
 
 
 def node(found: NodeView, partitions: Sequence[str]) -> Json:

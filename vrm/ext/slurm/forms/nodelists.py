@@ -16,7 +16,7 @@ HOSTFILE = "SLURM_HOSTFILE"
 
 def read(chosen: Mapping[str, str], options: Options, call: Call) -> FileNeeded | dict[str, str]:
     """Return the options, with paths of node list files replaced by the lists in these files; a list with a slash is
-    a path. Returns Needs if the client has to send a file first. Raises Refused if a file cannot be read."""
+    a path. Returns FileNeeded if the client has to send a file first. Raises CallRefused if a file cannot be read."""
     found = dict(chosen)
     paths = {key: found[key] for key in ("nodelist", "exclude") if "/" in found.get(key, "")}
     if "nodefile" in found:  # Slurm, too, then ignores other lists

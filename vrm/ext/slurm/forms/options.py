@@ -20,7 +20,7 @@ _Found = TypeVar("_Found")
 
 class Options(OptionReader):
     """The options of a command. `usage` is the text of `--help` after the command's name. Options with the keys
-    `help` and `version` raise HelpAnswer when they are read; errors raise Refused."""
+    `help` and `version` raise HelpAnswer when they are read; errors raise CallRefused."""
 
     says = {"name": "unrecognized option --{name}; `{command} --help` lists those that vrm knows",
             "letter": "unrecognized option -{name}; `{command} --help` lists those that vrm knows",
@@ -36,7 +36,7 @@ class Options(OptionReader):
         return CallRefused("\n".join(f"{self.command}: error: {line}" for line in why.splitlines()))
 
     def checked(self, why: str, how: Callable[..., _Found], *arguments: Any) -> _Found:
-        """Return `how(*arguments)`. If it raises ValueError, raise Refused with the text `why`, in which `{}` is
+        """Return `how(*arguments)`. If it raises ValueError, raise CallRefused with the text `why`, in which `{}` is
         replaced by the text of the error."""
         try:
             return how(*arguments)

@@ -147,7 +147,7 @@ def selected(jobs: Iterable[JobView], given: Mapping[str, str], site: RunFacts) 
     return [job for job in jobs if all(value(job, site) in words for value, words in wanted)]
 
 
-def find(counter: RequestHandler, text: str) -> tuple[list[JobView], list[str]]:
+def find(handler: RequestHandler, text: str) -> tuple[list[JobView], list[str]]:
     """Return the jobs that a list of ids names (`12`; a whole array by its first id; `12_3` and `12_[1-4]` for tasks
     of an array), and the ids of jobs that do not exist. Raises ValueError for text that is not an id."""
     found: dict[int, JobView] = {}
@@ -157,9 +157,9 @@ def find(counter: RequestHandler, text: str) -> tuple[list[JobView], list[str]]:
         if not match:
             raise ValueError(word)
         number = int(match[1])
-        here = counter.jobs([number])
+        here = handler.jobs([number])
         if here and here[0].array == number:
-            here = counter.array(number)
+            here = handler.array(number)
         if match[2] is not None and match[2] != "*":
             wanted = set(numbers(match[3].partition("%")[0] if match[3] else match[2]))
             here = [job for job in here if job.array is not None and job.details.index in wanted]

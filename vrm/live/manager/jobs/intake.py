@@ -338,7 +338,7 @@ class Intake(Part):
         live.dirty = True
 
     def retry(self, entry: Entry, **origin: Any) -> None:
-        """Requeue a refused job, if it is not refused again. Raises LifeError with the reason if it is, or if its line
+        """Requeue a refused job, if it is not refused again. Raises JobStateError with the reason if it is, or if its line
         is faulty."""
         job, details = entry.job, entry.details
         if entry.cause == LINE:
@@ -353,7 +353,7 @@ class Intake(Part):
 
     def change(self, entry: Entry, values: Mapping[str, Any]) -> None:
         """Replace a waiting job by one with the same id and these values: `after`, `nodes`, and others of its details.
-        Raises LifeError if that is not possible."""
+        Raises JobStateError if that is not possible."""
         job, details = entry.job, entry.details
         if entry.state is not JobState.QUEUED or entry.tries or entry.losses or entry.begun < math.inf:
             raise JobStateError(f"only the limit, priority, name, comment and requeue of job {job.id} can change: it has "

@@ -62,7 +62,7 @@ class JobControl(Part):
             wrong.append(f"none of these jobs can be changed by {command['do']}")
         return {"ok": not wrong, "text": "\n".join([*(_sentence(jobs, what) for what, jobs in done.items()), *wrong])}
 
-    # Each returns the end of a sentence about the job, or raises LifeError.
+    # Each returns the end of a sentence about the job, or raises JobStateError.
 
     def _cancel(self, entry: Entry, command: str) -> str:
         job, running = entry.job, self.live.running.get(entry.job.id)
