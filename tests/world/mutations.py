@@ -146,7 +146,7 @@ ALL = (
     Mutation("a replay does not know on how many ranks a moldable job runs", ((
         "vrm.run.journal.history", 'record.get("as")', "None"),)),
     Mutation("scancel ends nothing that waits", ((
-        "vrm.ext.slurm.scancel", "counter.cancel(job.id, number if running else 0)", "job.state is JobState.QUEUED or counter.cancel(job.id, number)"),)),
+        "vrm.ext.slurm.scancel", "handler.cancel(job.id, number if running else 0)", "job.state is JobState.QUEUED or handler.cancel(job.id, number)"),)),
     Mutation("the journal is not synced", ((
         "vrm.run.journal.files", "                os.fdatasync(self._fd)", "                pass"),)),
     Mutation("a job is launched before its start is on disk", ((
