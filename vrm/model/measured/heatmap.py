@@ -63,6 +63,9 @@ class Heatmap:
     are.
     """
 
+    node_order = "heatmap"
+    """Name of the node order that `strip` takes with this heatmap, unless the rules name one."""
+
     def __init__(self, ranks: Mapping[str, Mapping[str, float]],
                  throughput: Throughput | None = None, least: float = 0.0) -> None:
         self.ranks: dict[str, dict[str, float]] = {app: dict(row) for app, row in ranks.items()}

@@ -5,10 +5,11 @@ first (node order), and how much of each it takes (share).
 |---|---|---|---|
 | compact | `empty`: no job on the node | `number` | `all`: all cores of each socket |
 | spare | `empty`, and closed to others then | `number` | `half` of each socket |
-| strip | `shared`: at most one other job, not exclusive | `heatmap` rank | `half` |
+| strip | `shared`: at most one other job, not exclusive | that of its heatmap | `half` |
 | pack | `open`: a free core | `first-fit` | `free`: what is free, core by core |
 
-Under `shared`, an exclusive job is placed as under `empty`. The order `heatmap` takes empty nodes first, then those
+Under `shared`, an exclusive job is placed as under `empty`. A heatmap names the order that is used with it
+(`Heatmap.node_order`): `heatmap`, unless it is learned. That order takes empty nodes first, then those
 whose job is the better partner. A node is not eligible if its job and the new one, side by side, are measured to do
 less than one after the other.
 
@@ -27,6 +28,7 @@ from vrm.model.node import CORES
 from vrm.model.policies import CountingPolicy
 from vrm.scheduling.placement.by_core import CorePolicy
 from vrm.scheduling.placement.lanes import LanePolicy
+from vrm.scheduling.placement.node_orders import AUTO
 from vrm.scheduling.placement.named_parts import eligibility_of, order_of, share_of
 from vrm.scheduling.registry import Registry
 
@@ -60,5 +62,5 @@ def _name(part: Any) -> str:
 
 POLICIES.register("compact")(combine("empty", "number", "all", "compact"))
 POLICIES.register("spare")(combine("empty", "number", "half", "spare"))
-POLICIES.register("strip")(combine("shared", "heatmap", "half", "strip"))
+POLICIES.register("strip")(combine("shared", AUTO, "half", "strip"))
 POLICIES.register("pack")(combine("open", "first-fit", "free", "pack"))

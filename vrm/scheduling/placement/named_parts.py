@@ -11,7 +11,7 @@ from vrm.model.measured.heatmap import Heatmap
 from vrm.model.job import Job
 from vrm.model.node import CORES, Node
 from vrm.model.policies import Eligibility, Rooms
-from vrm.scheduling.placement.node_orders import NODE_ORDERS, Order, make_node_order
+from vrm.scheduling.placement.node_orders import AUTO, NODE_ORDERS, Order, make_node_order
 from vrm.scheduling.placement.parts import ELIGIBILITIES, SHARES, Share
 from vrm.scheduling.registry import PolicyError, Registry, guarded, shortened, where
 
@@ -37,7 +37,10 @@ def eligibility_of(part: Any, heatmap: Heatmap | None) -> Eligibility:
 
 
 def order_of(part: Any, heatmap: Heatmap | None, nodes: Sequence[Node]) -> Order:
-    """Return the node order with this name and parameters, or for a function `mine(job, view, node)`."""
+    """Return the node order with this name and parameters, or for a function `mine(job, view, node)`. `auto` is the
+    order that the heatmap names."""
+    if part == AUTO:
+        part = (heatmap or Heatmap).node_order
     own = NODE_ORDERS.own(part) if isinstance(part, str) else part
     if own is not None:
         return _UserNodeOrder(_called(part), own)

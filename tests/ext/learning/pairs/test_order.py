@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from vrm.ext.learning.pairs.heatmap import LearnedHeatmap
 from vrm.model import Cluster, Heatmap, Job
 from vrm.model.measured.speedups import Speedups
 from vrm.scheduling import make_policy
@@ -31,6 +32,13 @@ def test_the_good_partners_that_it_needs_and_of_these_few(heatmap: Heatmap) -> N
     assert on_nodes(7, sizes, heatmap, 6) == ["fair"] * 3  # next to one `fair` it is as slow as next to three
     assert sorted(on_nodes(7, sizes, heatmap, 8)) == ["fair"] * 3 + ["good"]
     assert sorted(on_nodes(7, sizes, heatmap, 10)) == ["bad"] * 2 + ["fair"] * 3
+
+
+def test_strip_takes_it_with_a_learned_heatmap_unless_the_rules_name_an_order() -> None:
+    def order(heatmap: Heatmap | None, name: str = "auto") -> str:
+        return type(make_policy("strip", Cluster.regular(2, 1, 4), heatmap, name).order).__name__
+    assert order(LearnedHeatmap([])) == order(None, "partners") == "FewPartners"
+    assert order(LearnedHeatmap([]), "heatmap") == order(MEASURED.heatmap()) == order(None) == "ByPartner"
 
 
 def test_without_a_heatmap_it_has_few_partners() -> None:

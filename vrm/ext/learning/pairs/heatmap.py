@@ -45,6 +45,8 @@ class LearnedHeatmap(Heatmap):
     """Orders partners by what was learned so far (`learn_again` and `take`). A program that has not run is an
     average partner. The refused pairs stay those of the beginning."""
 
+    node_order = "partners"
+
     def __init__(self, jobs: Iterable[LearnedJob], least: float = 0.0) -> None:
         super().__init__({}, None, least)
         self.jobs = 0
