@@ -129,8 +129,8 @@ class Rules:
     node_order: Any = _rule(
         "auto", "text", "Allocation.NodeOrder",
         "which nodes are first: first-fit, best-fit, balanced, weighted, hybrid, priority-weighted, "
-        "number, heatmap, partners (default: under strip heatmap, "
-        "or partners if it is learned; under pack first-fit; else number)", metavar="NAME",
+        "number, heatmap, partners (default: heatmap under strip, "
+        "partners if that is learned, first-fit under pack, number under others)", metavar="NAME",
         example="weighted", own=True)
 
     estimates: Any = _rule(
