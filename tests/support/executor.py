@@ -137,7 +137,7 @@ class Managed:
         self.live.open_journal(past.mark)
         for part in self.manager.parts:
             part.recall(past)
-        self.manager.continuing.take_up(past)
+        self.manager.recovery.take_up(past)
         self.events: list[tuple[str, dict[str, Any]]] = []
         append = self.live.journal.append
 

@@ -465,4 +465,4 @@ def test_over_several_nodes(real: Testbed, tmp_path: Path) -> None:
 def test_a_manager_without_this_part_takes_up_no_lends(asked: Managed) -> None:
     asked.live.parts = Parts(part for part in asked.live.parts if not isinstance(part, LendingPart))
     with pytest.raises(RunError, match="jobs of this run lend cores, and the part `lending` of vrm's extensions, which gives"):
-        asked.manager.continuing._restore_loans()
+        asked.manager.recovery._restore_loans()

@@ -23,11 +23,11 @@ MORTAL = """
 import os, signal, sys
 from pathlib import Path
 from vrm import cli
-from vrm.ext.slurm.calls.answers import Needs
-from vrm.ext.slurm.calls import server as doors
-from vrm.ext.slurm.calls.server import Door
+from vrm.ext.slurm.calls.answers import FileNeeded
+from vrm.ext.slurm.calls import server as server_module
+from vrm.ext.slurm.calls.server import SocketServer
 from vrm.run import command_files
-look, act, to_file = Door.look, Door.act, command_files.answer
+look, act, to_file = SocketServer.look, SocketServer.act, command_files.answer
 
 def dies(moment):
     there = Path("dies-" + moment)
@@ -35,25 +35,25 @@ def dies(moment):
         there.unlink()
         os.kill(os.getpid(), signal.SIGKILL)
 
-def served(door, now, files):
-    if door.calls:
+def served(server, now, files):
+    if server.calls:
         dies("unread")
-    look(door, now, files)
-    if any(not isinstance(reply, Needs) for reply in door.replies.values()):
+    look(server, now, files)
+    if any(not isinstance(reply, FileNeeded) for reply in server.replies.values()):
         dies("unwritten")
 
-def answered(door, now):
-    if any(not isinstance(reply, Needs) for reply in door.replies.values()):
-        door.live.synced()
+def answered(server, now):
+    if any(not isinstance(reply, FileNeeded) for reply in server.replies.values()):
+        server.live.synced()
         dies("unanswered")
-    act(door, now)
+    act(server, now)
 
 def answered_by_file(*words):
     dies("unanswered")
     to_file(*words)
 
-doors.MOST = int(os.environ.get("MOST", doors.MOST))
-Door.look, Door.act, command_files.answer = served, answered, answered_by_file
+server_module.MOST = int(os.environ.get("MOST", server_module.MOST))
+SocketServer.look, SocketServer.act, command_files.answer = served, answered, answered_by_file
 sys.exit(cli.main())
 """
 

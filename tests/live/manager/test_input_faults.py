@@ -259,9 +259,9 @@ def test_no_question_holds_the_loop(live: Live) -> None:
     take. CPU seconds of this process: copies have their own."""
     live.manager.intake.enter(parse_line("ok.x 1 9 0 array=0-19999 hold=1"))
     calls = [Call("squeue", ["--json"]), Call("qselect", []), Call("pbsnodes", ["-a"])]
-    live.manager.showing.finish()
+    live.manager.state_writer.finish()
     begun = time.process_time()
-    live.manager.showing.finish()
+    live.manager.state_writer.finish()
     for call in calls:
         server.reply_to(call, live.server.handler, live.manager.live)
     itself = time.process_time() - begun
@@ -271,7 +271,7 @@ def test_no_question_holds_the_loop(live: Live) -> None:
             asked.enter_context(live.sent(call))
         names_of = [by_file(live, call) for call in calls[2:]]
         live.manager.orders.carry_out_waiting()
-        live.manager.showing.write(live.manager.live.now)
+        live.manager.state_writer.write(live.manager.live.now)
         live.manager.intake.look(live.manager.live.now, True)
         took = time.process_time() - begun
     assert took < itself / 8, (took, itself)
@@ -303,27 +303,27 @@ def test_many_jobs_are_cancelled_while_others_are_answered(live: Live, monkeypat
 
 
 def test_a_copy_writes_the_state_of_many_jobs(live: Live) -> None:
-    showing, desk = live.manager.showing, live.manager.live
+    state_writer, live_run = live.manager.state_writer, live.manager.live
 
     def shown() -> tuple[int, int, str]:
         state = json.loads(live.run.state.read_text())
         return state["manager"]["pid"], sum(len(numbers(job["ids"])) if "ids" in job else 1 for job in state["jobs"]
                                             ), state["manager"]["phase"]
 
-    showing.write(desk.now)
+    state_writer.write(live_run.now)
     assert shown() == (os.getpid(), 6, "running")
     live.manager.intake.enter(parse_line("ok.x 1 9 0 array=0-9999 hold=1"))
-    assert desk.dirty
-    showing.write(desk.now)
-    assert shown()[1] == 6 and not showing.due(math.inf), "it is being written"
-    while not showing.due(math.inf):
+    assert live_run.dirty
+    state_writer.write(live_run.now)
+    assert shown()[1] == 6 and not state_writer.due(math.inf), "it is being written"
+    while not state_writer.due(math.inf):
         pass
-    assert shown() == (os.getpid(), 6 + 10_000, "running") and not desk.dirty
-    showing.write(desk.now)
-    desk.phase = "ended"
-    showing.finish()
-    assert showing.due(math.inf) and shown()[2] == "ended", "no copy writes what was"
-    desk.phase = "running"
+    assert shown() == (os.getpid(), 6 + 10_000, "running") and not live_run.dirty
+    state_writer.write(live_run.now)
+    live_run.phase = "ended"
+    state_writer.finish()
+    assert state_writer.due(math.inf) and shown()[2] == "ended", "no copy writes what was"
+    live_run.phase = "running"
     live.works()
 
 
@@ -331,8 +331,8 @@ def test_a_state_that_a_copy_cannot_write_is_said_once(live: Live, monkeypatch: 
     live.manager.intake.enter(parse_line("ok.x 1 9 0 array=0-1999 hold=1"))
     monkeypatch.setattr(live.run, "state", live.run.directory / "nowhere" / "state")
     for _ in range(2):
-        live.manager.showing.write(live.manager.live.now)
-        while not live.manager.showing.due(math.inf):
+        live.manager.state_writer.write(live.manager.live.now)
+        while not live.manager.state_writer.due(math.inf):
             pass
     assert [said for said in live.said if "cannot write" in said] == [
         f"cannot write {live.run.state}: No such file or directory"]

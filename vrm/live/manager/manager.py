@@ -88,11 +88,11 @@ class Manager:
         self.intake = Intake(live, self.ends, wait, changed, feeder)
         jobs = JobControl(live, self.intake, self.ends)
         self.orders = CommandReader(live, self.stopping)
-        self.continuing = Recovery(live, self.intake, self.ends, site)
-        self.showing = StateWriter(live, site.emulated)
-        first = (self.nodes, self.stopping, self.ends, self.intake, self.orders, self.continuing, jobs,
+        self.recovery = Recovery(live, self.intake, self.ends, site)
+        self.state_writer = StateWriter(live, site.emulated)
+        first = (self.nodes, self.stopping, self.ends, self.intake, self.orders, self.recovery, jobs,
                  RecordWriting(live))
-        then = self.launches, SessionAdoption(live, site), Checks(live, self.ends), self.showing
+        then = self.launches, SessionAdoption(live, site), Checks(live, self.ends), self.state_writer
         live.parts = Parts((*first, *then))  # extensions may look these up
         live.parts = self.parts = Parts((*first, *extension_parts(live), *then, *further))
         self._next_step = math.inf
@@ -130,7 +130,7 @@ class Manager:
                                              "installation (vrm/ext); the rules of the configuration are used")
                     for part in self.parts:
                         part.recall(past)
-                    self.continuing.take_up(past, failed)
+                    self.recovery.take_up(past, failed)
                     del past
                     self.orders.carry_out_waiting(unasked=True)  # before lines of the queue file are read
                     self._idle = 0 if self.live.state.waiting or live.running else self.live.state.next_id
@@ -277,7 +277,7 @@ class Manager:
     def _finish(self) -> None:
         """Leave no process behind; write the last state and the journal's last record. Raises RunError if the journal
         cannot be written."""
-        live, run_id = self.live, self.continuing.run_id
+        live, run_id = self.live, self.recovery.run_id
         left = ([] if live.running or not self.ends.leftovers
                 else pids_with_environment("VRM_RUN", run_id))
         while left and live.clock() < self.ends.lingers:
@@ -293,7 +293,7 @@ class Manager:
                                  "killed")
         self._report_unfinished()
         live.phase = "ended"
-        self.showing.finish()
+        self.state_writer.finish()
         try:
             live.journal.close()
         except OSError as error:

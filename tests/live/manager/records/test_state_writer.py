@@ -14,5 +14,5 @@ def test_the_state_file_shows_the_run(root: Path) -> None:
     state = json.loads(managed.run.state.read_text())
     assert [(job["id"], job["state"]) for job in state["jobs"]] == [(0, "running"), (1, "queued")]
     assert (state["time"], state["manager"]["phase"], state["emulated"]) == (1.0, "running", True)
-    assert not managed.live.dirty and not managed.manager.showing.due(1.1)
+    assert not managed.live.dirty and not managed.manager.state_writer.due(1.1)
     managed.close()

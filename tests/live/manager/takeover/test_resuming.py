@@ -74,7 +74,7 @@ def test_a_job_that_runs_has_its_cores_and_not_one_whose_end_was_not_recorded(ro
     with before.run.status(0).open("a") as file:
         file.write(json.dumps({"id": 0, **status}) + "\n")
     managed = Managed(root, now=3.0, Nodes=1)
-    managed.manager.continuing.look(3.0, True)
+    managed.manager.recovery.look(3.0, True)
     assert managed.live.running[1].former is None and managed.live.cluster.bookings.keys() == {1}
     assert states(managed) == ["completed", "running", "queued"]
     managed.close()
@@ -186,12 +186,12 @@ def test_who_has_borrowed_and_ended_has_no_cores_of_its_lender_any_more(root: Pa
     for job in (0, 2):
         leave_end(before, job)
     managed = Managed(root, now=4.0, Nodes=1)
-    continuing, running = managed.manager.continuing, managed.live.running
+    recovery, running = managed.manager.recovery, managed.live.running
     assert running.keys() == {0, 2} and managed.live.cluster.count_free() == 0
-    continuing._look_at_marker(running[2])
+    recovery._look_at_marker(running[2])
     managed.start(4.0)
     assert not managed.jobs.launched, "job 0 has all cores"
-    continuing._look_at_marker(running[0])
+    recovery._look_at_marker(running[0])
     managed.start(5.0)
     assert [request.id for request in managed.jobs.launched] == [3] and managed.live.cluster.count_free() == 0
     managed.close()
