@@ -138,6 +138,11 @@ def test_vrm_alone_explains_itself(empty: Path, capsys: Any) -> None:
     assert "vrm init" in said.out and said.err == "" and list(empty.iterdir()) == []
 
 
+@pytest.mark.parametrize("words", ["pool start my.queue --now", "pool start --max-nodes 3 my.queue", "plan --all my.queue"])
+def test_a_word_that_may_be_left_out_may_stand_behind_options(words: str) -> None:
+    assert cli.parser(words.split()).parse_all(words.split()).queue == "my.queue"
+
+
 @pytest.mark.parametrize("words, said", [
     (["quue"], "vrm: there is no command `quue`; did you mean queue?"),
     (["lgo", "3"], "did you mean log?"),

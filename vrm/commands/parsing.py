@@ -86,13 +86,23 @@ class Parser(argparse.ArgumentParser):
                 action.help = text
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse like argparse, but store the words after the first `--` as a tuple under the name `rest`."""
+        """Parse like argparse, but store the words after the first `--` as a tuple under the name `rest`, and accept an
+        optional word also behind options."""
         if not self.rest:
-            return super().parse_known_args(args, namespace)
+            return self._with_late_words(*super().parse_known_args(args, namespace))
         words = list(args)
         cut = words.index("--") if "--" in words else len(words)
         found, unknown = super().parse_known_args(words[:cut], namespace)
         setattr(found, self.rest, tuple(words[cut + 1:]))
+        return found, unknown
+
+    def _with_late_words(self, found: argparse.Namespace, unknown: list[str]) -> tuple[argparse.Namespace, list[str]]:
+        """Give words that follow options to optional arguments without a value. Before Python 3.12.7, argparse takes
+        these as left out when it reads the words before the options."""
+        for action in self._get_positional_actions():
+            if unknown and not unknown[0].startswith("-") and action.nargs == "?" and (
+                    getattr(found, action.dest, None) is action.default):
+                setattr(found, action.dest, self._get_values(action, [unknown.pop(0)]))
         return found, unknown
 
     def parse_all(self, words: Sequence[str] | None = None) -> argparse.Namespace:
