@@ -69,7 +69,7 @@ class CommandTemplate(NamedTuple):
         return found
 
     def _loop(self, shape: AllocationShape, parts: Sequence[int]) -> str:
-        """The command for the parts that ask for the same: a loop over them, where they are several."""
+        """Return the command that submits `parts`, which all request `shape`: a shell loop if there are several."""
         mark: int | str = "@part@" if len(parts) > 1 else parts[0]
         words = shlex.join(["vrm", *self.script(shape, part_name(self.config or "vrm.yaml", mark),
                                                 f"plan.part{mark}.{self.system}"), "--submit"])

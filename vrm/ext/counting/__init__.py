@@ -1,1 +1,1 @@
-"""EASY and other queues where counts of free nodes or cores say all: long traces, and replays, sooner."""
+"""Fast scheduling by counts of free nodes or cores, for simulations of long traces and for replays in forecasts."""

@@ -1,15 +1,15 @@
-"""The event loop where counts say all: FCFS or another fixed order, alone, with EASY or with conservative
-backfilling, over a trace.
+"""An event loop for traces that only counts free nodes or cores: FCFS or another fixed order, without backfilling,
+with EASY, or with conservative backfilling.
 
-On nodes that all hold equally many ranks of each job, under a policy that gives jobs their nodes (or
-cores) for themselves, when jobs start depends on nothing but how much is free. Then this loop
-counts, and makes no jobs, no bookings and no placements; the schedule is that of
-`vrm.simulation.engine`, to the last figure (tests/ext/counting/test_counting.py compares them). It is a
-shortcut for long traces: it reads columns, notes which job starts when, and all else follows from that
-(`vrm.ext.counting.counted`); places are found by `vrm.ext.counting.placing`, where jobs are written.
+If all nodes hold the same number of ranks of each job, and the policy gives each job its own nodes (or cores),
+the start times depend only on how much is free. This loop then only counts and creates no jobs, bookings or
+placements. The schedule is identical to that of `vrm.simulation.engine`
+(tests/ext/counting/test_counting.py compares them). It is a shortcut for long traces: it reads columns and
+records which job starts when; `vrm.ext.counting.counted` computes everything else from that. If jobs are
+written, `vrm.ext.counting.placing` finds their places.
 
-Whether it can take a run is known before that begins: `why_not` says what is against it by the rules, and
-`CountingSimulator.read`, which reads the whole trace, by its jobs.
+Two checks before the run decide whether the loop can be used: `why_not` checks the rules, and
+`CountingSimulator.read`, which reads the whole trace, checks the jobs.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from vrm.simulation.results import Results
 from vrm.workload.swf import Trace
 
 MOST_JOBS = 1 << 40
-"""More than ever come."""
+"""Greater than the number of jobs in any trace."""
 
 CHUNK = 4096
-"""Jobs whose columns become tuples at a time."""
+"""Number of jobs whose columns are converted to tuples at a time."""
 
 
 _counted_job = partial(tuple.__new__, CountedJob)
 
 NEVER = CountedJob(math.inf, 0, 0, 0.0, 0.0, math.inf, 0.0, 0)
-"""What comes after the last job."""
+"""Marks the end of the trace: a job that is never submitted."""
 
 
 class Need(NamedTuple):
-    """What jobs with a request take: nodes, and units of what is counted; 0 and 0, with the reason, if they never
-    fit. None as request: so many cores."""
+    """What a job with this `request` takes: `nodes`, and `size` in counted units (nodes or cores). If such jobs can
+    never fit, both are 0 and `never` is the reason. `request` is None if a job requests only processors."""
 
     request: Request | None
     nodes: int
@@ -59,8 +59,8 @@ class Need(NamedTuple):
 
 
 def why_not(source: Any, scheduler: Scheduler, besides: Mapping[str, Any]) -> str:
-    """Why counts do not say all of this workload under these policies, "" where they do. `besides` says what else
-    is against it, by what it is."""
+    """Return why this workload cannot be simulated by counting under these policies; "" if it can. `besides` holds
+    further features by name: one that is in use prevents counting."""
     dispatcher, policy, against = scheduler.dispatcher, scheduler.policy, dict(besides)
     if not isinstance(source, Trace) or not isinstance(policy, (LanePolicy, CorePolicy)):
         return "a workload that is not a trace" if not isinstance(source, Trace) else f"the policy {policy.name}"
@@ -77,7 +77,7 @@ def why_not(source: Any, scheduler: Scheduler, besides: Mapping[str, Any]) -> st
 
 def count(simulation: ComposedSimulation, progress: Callable[[float, int, int], None] | None
           ) -> CountingSimulator | None:
-    """An engine for a simulation of which counts say all; None for others."""
+    """Return an engine for a simulation that can be done by counting; None if it cannot."""
     if why_not(simulation.source, simulation.scheduler, simulation.besides):
         return None
     engine = CountingSimulator(simulation.scheduler, simulation.cluster, simulation.results, progress)
@@ -88,7 +88,7 @@ def count(simulation: ComposedSimulation, progress: Callable[[float, int, int], 
 
 
 class CountingSimulator:
-    """Runs a trace by counting; `progress` is called as by `vrm.simulation.engine.Simulator`."""
+    """Simulates a trace by counting. It calls `progress` like `vrm.simulation.engine.Simulator`."""
 
     def __init__(self, scheduler: Scheduler, machine: Cluster, results: Results,
                  progress: Callable[[float, int, int], None] | None = None) -> None:
@@ -103,12 +103,12 @@ class CountingSimulator:
         self.results, self.counted, self.progress = results, Counted(results), progress
         self.events = self.ended = self.left = 0
         self._needs: dict[int | Request, Need] = {}
-        self._needed: list[Need] = []  # of each job
+        self._needed: list[Need] = []  # by number of the job
         self._running: list[tuple[float, int, int, float]] = []  # end, id, size, expected end; a heap
         self._kept = self.counted.log, self.counted.times, self._running, self.line.expected
 
     def read(self, trace: Trace) -> str:
-        """Read all jobs. Return why one of them cannot be counted, "" where all can."""
+        """Read all jobs. Return why one of them cannot be counted; "" if all can."""
         for block in trace.blocks(self.results.users, self.results.apps):
             first = self.counted.add(block)
             wanted: list[int | Request] = block.procs.tolist()
@@ -130,10 +130,10 @@ class CountingSimulator:
             return Need(request, 0, 0, str(reason))
 
     def _chunk(self, first: int) -> Iterable[CountedJob]:
-        """The jobs from this number on, as many as become tuples at a time."""
+        """Return the next jobs as tuples, from number `first` on, at most CHUNK."""
         needs = self._needed[first:first + CHUNK]
         ids, procs, submits, runs, estimates = self.counted.columns(first, first + CHUNK)
-        keys = submits  # who waits longer was submitted earlier
+        keys = submits  # FCFS: earlier submission first
         if self.ordering.name != "FCFS":
             keys = [self.ordering.key(Job(job_id, "", wanted, estimate, submit, request=need.request), 0.0, need.nodes)
                     for job_id, wanted, estimate, submit, need in zip(ids, procs, estimates, submits, needs)]
@@ -141,14 +141,14 @@ class CountingSimulator:
                                      range(first, first + CHUNK)))
 
     def _refuse(self, now: float, job: CountedJob) -> None:
-        """A job comes that is too large."""
+        """Record that a job is refused at submission because it can never fit."""
         need = self._needed[job.number]
         self.counted.log.append(~job.number)
         self.counted.times.append(now)
         self.results.refused(self.counted.job(job.number, need.request), need.never)
 
     def _start(self, now: float, jobs: list[CountedJob], overtake: bool = False) -> None:
-        """Start jobs."""
+        """Start jobs at `now`; with `overtake` they are recorded as backfilled."""
         log, times, running, expected = self._kept
         if overtake:
             self.counted.overtook.extend(range(len(log), len(log) + len(jobs)))
@@ -162,7 +162,7 @@ class CountingSimulator:
                 insort(expected, (limit, job_id, size))
 
     def run(self) -> None:
-        """Run all jobs that were read to their ends."""
+        """Simulate all jobs that were read, until the last one has ended."""
         counted, progress, line, running, pop = self.counted, self.progress, self.line, self._running, heapq.heappop
         queue, add, ended, decide, start, log = line.queue, line.add, line.ended, line.decide, self._start, counted.log
         expected = line.expected
@@ -189,7 +189,7 @@ class CountingSimulator:
                     if not job.size:
                         self._refuse(now, job)
                     elif not queue and job.size <= self.free and submit > now:
-                        start(now, [job])  # it is alone and fits: the same as through the queue
+                        start(now, [job])  # the only job, and it fits: same result as through the queue
                         line.alone(now, job)
                     else:
                         add(job)

@@ -1,6 +1,6 @@
-"""The jobs that wait where counts say all, and which of them start now: in order alone, under EASY, and under
-conservative backfilling. Simulations of long traces (`vrm.ext.counting.counting`) and replays of a run in forecasts
-(`vrm.ext.forecast.counted`) both decide by these."""
+"""Queues that decide from counts of free units which jobs start now: in order without backfilling, with EASY, and with
+conservative backfilling. Used by simulations of long traces (`vrm.ext.counting.counting`) and by replays of a run in
+forecasts (`vrm.ext.forecast.counted`)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from vrm.scheduling.placement.lanes import LanePolicy
 
 
 class CountedJob(NamedTuple):
-    """A job: its place in the order of the queue and id, by which jobs are sorted; its size, how long it is expected to
-    take and at most; its submission, its run time (s), and its number in a trace (from 0)."""
+    """A job, sorted by its queue `key` and its id. `size` is in counted units (nodes or cores); `expected` is its
+    expected and `limit` its longest run time, `submit` its submission and `run` its real run time (seconds); `number`
+    is its number in the trace (from 0)."""
 
     key: Any
     id: int
@@ -32,15 +33,15 @@ class CountedJob(NamedTuple):
 
 
 Start = Callable[..., None]
-"""Starts jobs now: a time, the jobs, and whether they overtake others."""
+"""Function that starts jobs now. Arguments: the time, the jobs, and whether they overtake others (default: no)."""
 
 
 class FirstInOrder:
-    """The jobs that wait, of which the first start while they fit; the base of the others.
+    """Waiting jobs that start in order while they fit (no backfilling); the base class of the other queues.
 
-    `queue` is in order, and `first` the place of its head. `expected` are the running jobs by their expected ends
-    (end, id, size), where these count; after one has ended there is no head `reserved`. `wake`: when the next step is
-    due although nothing may happen by then."""
+    `queue` is sorted; `first` is the index of its head. `expected` holds the running jobs (expected end, id, size) by
+    expected end; it is None if the queue does not need them. `reserved` is the head that has a reservation; set it to
+    None when a job has ended. `wake` is the time of the next step even if no event happens before (infinity: none)."""
 
     expected: list[tuple[float, int, int]] | None = None
     wake = math.inf
@@ -48,28 +49,28 @@ class FirstInOrder:
     def __init__(self) -> None:
         self.queue: list[CountedJob] = []
         self.first = 0
-        self.reserved: CountedJob | None = None  # the head of which is known when others put it off
+        self.reserved: CountedJob | None = None  # the head whose shadow time is known
 
     def add(self, job: CountedJob) -> None:
-        """A job comes."""
+        """Add a submitted job to the queue."""
         if not self.queue or job > self.queue[-1]:
             self.queue.append(job)
         else:
             insort(self.queue, job, self.first)
 
     def alone(self, now: float, job: CountedJob) -> None:
-        """A job starts since nobody waits."""
+        """Record that a job starts immediately because no other job waits. Here: does nothing."""
 
     def ended(self, now: float, limit: float, job_id: int, size: int) -> None:
-        """A job ended that was expected to run until then."""
+        """Record that a job ended at `now` that was expected to run until `limit`. Here: does nothing."""
 
     def decide(self, now: float, free: int, start: Start) -> None:
-        """Start what starts now; there are jobs that wait."""
+        """Start the jobs that can start now; `free` units are free. The queue must not be empty."""
         if self.queue[self.first].size <= free:
             self._cut(now, self._behind(free)[0], start)
 
     def _behind(self, free: int) -> tuple[int, int]:
-        """The place of the first job that does not fit behind those that do, and what is free then."""
+        """Return the index of the first job that does not fit after the jobs before it, and what they leave free."""
         queue, head = self.queue, self.first
         waiting = len(queue)
         while head < waiting and queue[head].size <= free:
@@ -78,7 +79,7 @@ class FirstInOrder:
         return head, free
 
     def _cut(self, now: float, head: int, start: Start) -> None:
-        """Start the jobs before this place, which is that of the head then."""
+        """Start the jobs before index `head`; the job there becomes the head."""
         queue = self.queue
         start(now, queue[self.first:head])
         self.first = head
@@ -88,19 +89,19 @@ class FirstInOrder:
 
 
 class WithEasy(FirstInOrder):
-    """EASY: the head gets what is free at its shadow time, others what that leaves over (see
-    `vrm.scheduling.backfilling.shadow`). Both hold until a job ends or outruns what was expected of it, or another one
-    is the head."""
+    """EASY: the head has a reservation at its shadow time, and other jobs may use what it leaves over then (`_spare`;
+    see `vrm.scheduling.backfilling.shadow`). Both stay valid until a job ends, a job runs longer than expected, or the
+    head changes; until then only jobs that were added since the last decision are tried."""
 
     def __init__(self, running: Iterable[tuple[float, int, int]] = ()) -> None:
         super().__init__()
         self.expected: list[tuple[float, int, int]] = sorted(running)
-        self._sized: dict[int, list[CountedJob]] = {}  # those that wait, by their sizes
-        self._fresh: list[CountedJob] = []  # that came since the last decision
+        self._sized: dict[int, list[CountedJob]] = {}  # waiting jobs by size, each list in queue order
+        self._fresh: list[CountedJob] = []  # added since the last decision
         self._shadow, self._spare = math.inf, 0
 
     def copy(self) -> WithEasy:
-        """An independent copy."""
+        """Return an independent copy."""
         twin = WithEasy()
         twin.queue, twin.expected, twin._fresh = self.queue[self.first:], self.expected[:], self._fresh[:]
         twin._sized = {size: jobs[:] for size, jobs in self._sized.items()}
@@ -108,7 +109,7 @@ class WithEasy(FirstInOrder):
         return twin
 
     def add(self, job: CountedJob) -> None:
-        """A job comes."""
+        """Add a submitted job to the queue."""
         self._fresh.append(job)
         jobs = self._sized.get(job.size)
         if jobs is None:
@@ -123,12 +124,12 @@ class WithEasy(FirstInOrder):
             self.queue.append(job)
 
     def release(self, limit: float, job_id: int) -> None:
-        """A job ended that was expected to run until then."""
+        """Remove a job that ended from the running jobs; it was expected to run until `limit`."""
         self.reserved = None
         del self.expected[bisect_left(self.expected, (limit, job_id))]
 
     def drop(self, job: CountedJob) -> None:
-        """A job leaves without a start."""
+        """Remove a waiting job that will not start."""
         self._remove(job)
         if job in self._fresh:
             self._fresh.remove(job)
@@ -137,12 +138,12 @@ class WithEasy(FirstInOrder):
             self.first = 0
 
     def _remove(self, job: CountedJob) -> None:
-        """A job is in the queue no more."""
+        """Remove a job from the queue."""
         del self.queue[bisect_left(self.queue, job, self.first)]
         self._forget(job)
 
     def _forget(self, job: CountedJob) -> None:
-        """A job is not among those of its size."""
+        """Remove a job from the list of its size."""
         jobs = self._sized[job.size]
         if len(jobs) > 1:
             del jobs[bisect_left(jobs, job)]
@@ -150,7 +151,7 @@ class WithEasy(FirstInOrder):
             del self._sized[job.size]
 
     def decide(self, now: float, free: int, start: Start) -> None:
-        """Start heads, and fill in behind the one that does not fit."""
+        """Start heads while they fit; then backfill behind the head that does not fit."""
         queue, expected = self.queue, self.expected
         filled: list[CountedJob] = []
         if queue[self.first] is self.reserved and not (expected and expected[0][0] <= now):
@@ -174,7 +175,8 @@ class WithEasy(FirstInOrder):
         self._fresh.clear()
 
     def _admits(self, job: CountedJob, now: float) -> bool:
-        """Whether a job that fits does not put the head off; then what it has at the shadow time is spare no more."""
+        """Return whether a job that fits now does not delay the head. If so and it still runs at the shadow time, take
+        its size from the spare units."""
         if now + job.expected > self._shadow:
             if job.size > self._spare:
                 return False
@@ -182,7 +184,7 @@ class WithEasy(FirstInOrder):
         return True
 
     def _fill(self, now: float, free: int) -> list[CountedJob]:
-        """Reserve for the head; the jobs that start behind it, in order."""
+        """Make the reservation of the head; return the jobs that may start behind it, in queue order."""
         self._reserve(self.queue[self.first], now, free)
         filled: list[CountedJob] = []
         firsts, shadow, spare = [], self._shadow, self._spare
@@ -208,7 +210,8 @@ class WithEasy(FirstInOrder):
         return filled
 
     def _next(self, jobs: list[CountedJob], place: int, now: float) -> int:
-        """The place of the first of these jobs, all of one size, from a place on, that does not put the head off."""
+        """Return the index, from `place` on, of the first job that does not delay the head; the length of `jobs` if
+        none is left. All `jobs` have the same size."""
         number, shadow = len(jobs), self._shadow
         if place < number and jobs[0].size > self._spare:
             while place < number and now + jobs[place].expected > shadow:
@@ -216,7 +219,7 @@ class WithEasy(FirstInOrder):
         return place
 
     def _reserve(self, head: CountedJob, now: float, free: int) -> None:
-        """When the head can start, and what is spare then."""
+        """Compute the shadow time of the head, and how many units it leaves over then."""
         shadow, wanted = math.inf, head.size
         for end, _, units in self.expected:
             if end > shadow:
@@ -228,28 +231,28 @@ class WithEasy(FirstInOrder):
 
 
 class Conservative(FirstInOrder):
-    """Conservative backfilling, as `vrm.scheduling.backfilling.reservations.Reserving` has it, where nothing happens
-    that is not planned but early ends."""
+    """Conservative backfilling with the schedule of `vrm.scheduling.backfilling.reservations.Reserving`, for runs in
+    which the only unplanned events are early ends of jobs."""
 
     def __init__(self, machine: Cluster, policy: LanePolicy | CorePolicy) -> None:
         super().__init__()
         self._profile, self._table = CountProfile(0.0, machine, policy), ReservationTable[CountedJob]()
-        self._fresh: list[CountedJob] = []  # the jobs that came since the last step
-        self._freed = -math.inf  # until then more is free than when each reservation was last looked at
+        self._fresh: list[CountedJob] = []  # jobs added since the last step
+        self._freed = -math.inf  # until this time more is free than when reservations were last checked
         self._early = False  # whether a job ended early since the last step
 
     def add(self, job: CountedJob) -> None:
-        """A job comes."""
+        """Add a submitted job to the queue."""
         self._fresh.append(job)
         super().add(job)
 
     def alone(self, now: float, job: CountedJob) -> None:
-        """A job starts since nobody waits."""
+        """Enter a job in the plan that starts immediately because no other job waits."""
         self._profile.advance(now)
         self._profile.change(now, now + job.expected, -job.size)
 
     def ended(self, now: float, limit: float, job_id: int, size: int) -> None:
-        """A job ended that was expected to run until then."""
+        """Return the units of a job to the plan if it ended before `limit`, its expected end."""
         if limit > now:
             self._profile.advance(now)
             self._profile.change(now, limit, size)
@@ -257,7 +260,7 @@ class Conservative(FirstInOrder):
             self._early = True
 
     def decide(self, now: float, free: int, start: Start) -> None:
-        """Start the jobs whose reservations begin."""
+        """Start the jobs whose reservations begin now."""
         queue, head, chosen = self.queue, self.first, self._due(now)
         for job in chosen:
             head += queue[head] is job
@@ -273,7 +276,7 @@ class Conservative(FirstInOrder):
                 del queue[at]
 
     def _due(self, now: float) -> list[CountedJob]:
-        """The waiting jobs that start now, in order; then the next reservation begins at `wake`."""
+        """Return the waiting jobs that start now, in queue order; set `wake` to the start of the next reservation."""
         profile, table = self._profile, self._table
         profile.advance(now)
         if not table.jobs:

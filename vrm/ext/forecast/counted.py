@@ -1,8 +1,8 @@
-"""Replays where counts of cores say all: the same as `vrm.ext.forecast.replay`, at a small part of its cost.
+"""Replays that only count free units: the results of `vrm.ext.forecast.replay` at a small part of its cost.
 
-That is so under EASY in an order that does not change, where any free cores will do for each job and nothing else
-stands against one. Nobody needs to know then which cores a job has: only how many are free, who waits, and who ends
-when.
+This is possible under EASY with a fixed queue order, if each job can run on any free units and nothing else prevents
+a start. Then it is enough to know how many units are free, which jobs wait, and when running jobs end, but not which
+cores a job has.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from vrm.workload.submission import Submission
 
 
 class NotCounted(Exception):
-    """Counts do not say all."""
+    """Counting is not exact for this run; use `vrm.ext.forecast.replay`."""
 
 
 class CountedArrival(NamedTuple):
-    """A job that comes, and for whose ends it waits, however they end."""
+    """A submitted job, and the ids of the jobs that must end (with any result) before it may start."""
 
     job: CountedJob
     after: Set[int]
 
 
 class RunSpan(NamedTuple):
-    """When a job starts and ends, in seconds."""
+    """Start and end of a job, in seconds."""
 
     start: float
     end: float
 
 
 Held = tuple[float, int, int]
-"""A job that runs: when it is expected to end, its id, and the cores that come back then."""
+"""A running job: when its units are expected to be free (seconds), its id, and how many units become free then."""
 
 
 class CountedRun:
-    """A run at one moment, from which replays go on. NotCounted where counts do not say all."""
+    """A run at one moment, as the start of replays. Raises NotCounted if counting is not exact for it."""
 
     def __init__(self, frozen: FrozenRun) -> None:
         self.frozen = frozen
@@ -65,7 +65,7 @@ class CountedRun:
             raise NotCounted
         self.room = room
         self.running = list(cluster.running())
-        self.waiting: list[tuple[Job, Set[int]]] = [(job, frozenset()) for job in self.queue]  # and for whose ends
+        self.waiting: list[tuple[Job, Set[int]]] = [(job, frozenset()) for job in self.queue]  # and what must end first
         parked = [entry for entry in book.parked.values() if not entry.held]
         if any(entry.lacks or entry.wish is None for entry in parked) or any(
                 entry.details.retries for entry in book.entries.values()):
@@ -76,7 +76,7 @@ class CountedRun:
             self.counted(job, 0.0)
 
     def counted(self, job: Job, run: float) -> CountedJob:
-        """A job that runs for so many seconds; Infeasible for one that can never run."""
+        """Return a job that runs for `run` seconds. Raises Infeasible if it can never run."""
         size = self._sizes.get(job.request)
         if size is None:
             self.frozen.run.scheduler.check(job)
@@ -87,13 +87,13 @@ class CountedRun:
 
     @staticmethod
     def _after(after: Sequence[Dependency]) -> set[int]:
-        """The jobs for whose ends one waits, however they end."""
+        """Return the ids of the jobs that must end first. Raises NotCounted if the result of one of them matters."""
         if any(each.kind != ANY for each in after):
             raise NotCounted
         return {job_id for each in after for job_id in each.ids}
 
     def coming(self, one: Submission) -> CountedArrival:
-        """A job that comes later."""
+        """Return a job that is submitted later."""
         if not (one.plain or one._replace(after=()).plain):
             raise NotCounted
         try:
@@ -102,22 +102,22 @@ class CountedRun:
             raise NotCounted from None
 
     def draw(self, durations: Durations) -> CountedReplay:
-        """The replay that begins now, once it is known how long jobs take. A copy of it goes on."""
+        """Return a replay that begins at this moment, with these durations. Continue copies of it."""
         return CountedReplay(self, durations)
 
 
 class CountedReplay:
-    """A replay at one moment, which goes on from there."""
+    """A replay that can be copied at any moment and continued with `go`."""
 
     def __init__(self, base: CountedRun, durations: Durations) -> None:
         frozen = base.frozen
         self.end, self.fit, self.kill = frozen.end, frozen.fit and frozen.end < math.inf, frozen.kill
         self.room, self.wake = base.room, frozen.now if frozen.due or not base.running else math.inf
-        self.events: list[tuple[float, bool, Held]] = []  # a heap: when a job ends, or is expected to
-        self.running: dict[int, tuple[float, float]] = {}  # starts, and the ends that they have if nothing stops them
+        self.events: list[tuple[float, bool, Held]] = []  # a heap: ends (True) and expected ends (False)
+        self.running: dict[int, tuple[float, float]] = {}  # starts and undisturbed ends, by id
         self.ended: dict[int, tuple[float, float]] = {}
-        self.blocked: dict[int, list[CountedArrival]] = {}  # by the ids for whose ends they wait
-        self.longest: list[tuple[float, CountedJob]] = []  # a heap by -limit, of those that waited; if they are to fit
+        self.blocked: dict[int, list[CountedArrival]] = {}  # by the id of the job that they wait for
+        self.longest: list[tuple[float, CountedJob]] = []  # a heap by -limit: jobs that were queued; used with `fit`
         held = []
         for booking in base.running:
             job, ran = booking.job, frozen.now - booking.start
@@ -129,7 +129,7 @@ class CountedReplay:
             self._come(CountedArrival(base.counted(job, durations(job, 0.0)), after))
 
     def copy(self) -> CountedReplay:
-        """An independent copy."""
+        """Return an independent copy."""
         twin = copy.copy(self)
         twin.line, twin.events, twin.longest = self.line.copy(), self.events[:], self.longest[:]
         twin.running, twin.ended = self.running.copy(), self.ended.copy()
@@ -138,8 +138,8 @@ class CountedReplay:
 
     def go(self, coming: Iterable[CountedArrival], until: Set[int] = frozenset(), started: bool = False
            ) -> dict[int, RunSpan]:
-        """Go on; what `vrm.ext.forecast.replay.replay` gives, with `until` of these jobs alone. `coming` are all jobs
-        that come later, in order of time."""
+        """Continue the replay; return starts and ends by id, as `vrm.ext.forecast.replay.replay` does. With `until`,
+        the result has only these jobs. `coming` are all jobs that are submitted later, in order of time."""
         later, events, line, left = iter(coming), self.events, self.line, list(until)
         following = next(later, None)
         while True:
@@ -166,7 +166,7 @@ class CountedReplay:
         return {job_id: RunSpan(*found[job_id]) for job_id in until or found if job_id in found}
 
     def _runs(self, held: Held, start: float, end: float, expected: float, limit: float) -> None:
-        """A job runs."""
+        """Record a running job, and its end as an event; if it outruns `expected`, that time is an event, too."""
         self.running[held[1]] = start, end
         if self.kill and limit < end:
             end = limit
@@ -175,7 +175,7 @@ class CountedReplay:
             heapq.heappush(self.events, (expected, False, held))
 
     def _happens(self, now: float, ends: bool, held: Held) -> None:
-        """A job ends, or should have ended."""
+        """Process an event: the end of a job, or (`ends` is False) its expected end, which only causes a decision."""
         if ends:
             limit, job_id, size = held
             self.line.release(limit, job_id)
@@ -185,10 +185,10 @@ class CountedReplay:
                 self._come(arrival)
 
     def _come(self, arrival: CountedArrival) -> None:
-        """A job may start, or waits for others."""
+        """Add a job to the queue, or block it until another job has ended."""
         job, after = arrival
         waits = after - self.ended.keys() if after else after
-        if waits:  # the next of them is as good as any
+        if waits:  # any of them will do: at its end, the rest is checked again
             self.blocked.setdefault(min(waits), []).append(arrival)
             return
         self.line.add(job)
@@ -196,7 +196,7 @@ class CountedReplay:
             heapq.heappush(self.longest, (-job.limit, job))
 
     def _leave_out(self, now: float) -> None:
-        """The jobs that might not end before the allocation does leave the queue."""
+        """Remove the jobs from the queue that might not end before the end of the allocation."""
         longest = self.longest
         while longest and now - longest[0][0] > self.end:
             job = heapq.heappop(longest)[1]
@@ -204,7 +204,7 @@ class CountedReplay:
                 self.line.drop(job)
 
     def _start(self, now: float, jobs: Sequence[CountedJob], overtake: bool = False) -> None:
-        """Start jobs."""
+        """Start jobs at `now`."""
         for _, job_id, size, expected, limit, _, run, _ in jobs:
             self.room -= size
             held = (now + expected, job_id, size)

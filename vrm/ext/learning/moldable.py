@@ -1,17 +1,17 @@
-"""The backfilling `moldable`: EASY, and the number of ranks of each job that allows several is chosen when it starts.
+"""The backfilling `moldable`: EASY that chooses the number of ranks of a job when it starts, if the job allows several.
 
-A second on a core makes others wait: those that wait now, and those that come later, of which the queue is a sign. So
-it has a price (`SIGN`), and the number of ranks is best on which run time and price are least, by the curve of the
-program. The load changes numbers of ranks, so curves are learned, and no job runs only for that. Where that many are
-not free, a job starts on fewer if that is better than to wait for them. For the earliest last end (`makespan`) jobs
-take least of the machine while many wait, and of FEW those numbers of ranks are taken that are best by a list schedule.
+Each second on a core delays other jobs: the waiting ones, and future ones, whose number the queue length indicates. So
+a core second has a price (`SIGN`), and the best number of ranks has the least sum of run time and price, by the scaling
+curve of the program. The load varies the numbers of ranks, so curves are learned without extra runs. If the best number
+is not free, a job starts on fewer ranks if that is better than waiting. For the earliest last end (`makespan`), jobs
+take the least capacity while many jobs wait; for up to FEW jobs, a list schedule determines the best numbers of ranks.
 
-Jobs start by one rule: EASY, in the order of what they take of the machine, the least first (for the earliest last
-end the longest first). Nobody starves: a job that has waited PATIENCE times its walltime is before those that have
-not, in the order of the queue, keeps its number of ranks from then on, and what starts does not delay it.
+Jobs start under EASY, ordered by the capacity that they take (size times seconds), least first; under `makespan`,
+longest first. No job starves: a job that has waited PATIENCE times its walltime is ordered before those that have not,
+in queue order, its number of ranks is then fixed, and later starts do not delay it.
 
-A job's walltime is that of the number of ranks it asks for. On fewer it is longer in proportion, on more it is the
-same: so it is right for every program that does not take longer on more ranks. """
+A job's walltime applies to the number of ranks that it requests. On fewer ranks it is longer in proportion, on more it
+is the same: so it is long enough for every program that does not take longer on more ranks. """
 
 from __future__ import annotations
 
@@ -34,38 +34,38 @@ from vrm.scheduling.orderings.queue import QueueView
 from vrm.scheduling.registry import reads
 
 SIGN = 8
-"""For how many jobs that come later, and wait as long, one that waits is a sign."""
+"""How many future jobs, each waiting equally long, one waiting job indicates."""
 
 PATIENCE = 2
-"""How often its walltime a job waits at most before it is before all younger ones."""
+"""A job that has waited this multiple of its walltime is ordered before all younger jobs."""
 
 FEW = 10
-"""Waiting jobs of which a list schedule says the numbers of ranks with the earliest last end."""
+"""Maximum number of waiting jobs for which `makespan` determines the numbers of ranks with a list schedule."""
 
 EARLIER = 1e-3
-"""What a second of the mean end counts where the last end is to be early: of plans that end together, the one that
-leaves more room."""
+"""Weight of a second of the mean end under `makespan`: among plans with the same last end, prefer the one that frees
+capacity earlier."""
 
 PASSES = 4
-"""How often at most each of them is looked at."""
+"""Maximum number of rounds of that search."""
 
 TURNAROUND, MAKESPAN, EFFICIENCY = "turnaround", "makespan", "efficiency"
 OBJECTIVES = (TURNAROUND, MAKESPAN, EFFICIENCY)
-"""What is sought: the least mean of wait and run, the earliest last end, or the most ranks with an efficiency of
-`floor`."""
+"""Objectives: the least mean of wait plus run time, the earliest last end, or the most ranks with an efficiency of at
+least `floor`."""
 
 
 FORGETS = 0.9995
-"""How much of what was seen of the queue before counts after another decision."""
+"""Factor by which earlier queue lengths lose weight at each decision."""
 
 
 Ends = Sequence[tuple[float, int]]
-"""When running jobs are likely to end, and how much is free then."""
+"""Likely ends of running jobs (seconds), with the units that become free then, earliest first."""
 
 
 class RankOption(NamedTuple):
-    """A job on one of its numbers of ranks, its size in the units of the placement policy, and how long it takes:
-    `seconds` are at most its walltime."""
+    """A job on one of its numbers of ranks: its `size` in units of the placement policy, and its `expected` time;
+    `seconds` is that time, at least 1 s and at most the walltime."""
 
     job: Job
     size: int
@@ -74,19 +74,19 @@ class RankOption(NamedTuple):
 
     @staticmethod
     def of(job: Job, size: int, expected: ExpectedTime) -> RankOption:
-        """Return it."""
+        """Return an option with `seconds` computed from the expected time."""
         return RankOption(job, size, expected, min(job.walltime, max(1.0, expected.seconds)))
 
     @property
     def taken(self) -> float:
-        """What it takes of the machine: units times seconds."""
+        """Capacity that the job takes: units times seconds."""
         return self.size * self.seconds
 
 
 @dataclass(frozen=True)
 class WidthChoice:
-    """Why a job starts on so many ranks: `options` are pairs of a number of ranks and the seconds that are expected
-    there, with an interval; `gives` run time and price of each, in seconds (None: something else is sought)."""
+    """Why a job starts on `ranks` ranks. `options` holds pairs of a number of ranks and the expected seconds on it,
+    with their range; `gives` holds run time plus price of each, in seconds (None: the objective is another)."""
 
     ranks: int
     options: tuple[tuple[int, ExpectedTime], ...]
@@ -95,19 +95,19 @@ class WidthChoice:
 
 
 def limit_on(job: Job, ranks: int) -> float:
-    """Return the walltime of a job on another number of ranks (seconds)."""
+    """Return the walltime (seconds) of a job on `ranks` ranks."""
     return job.walltime * max(1.0, job.procs / ranks)
 
 
 class QueueLength:
-    """The mean number of jobs that wait after a decision, the last ones weigh most."""
+    """Mean over time of the number of jobs that wait after a decision; recent values weigh most (`FORGETS`)."""
 
     def __init__(self) -> None:
         self._sum = self._seconds = 0.0
         self._last = (math.nan, 0)
 
     def mean(self, now: float) -> float:
-        """It, at this time (seconds)."""
+        """Return the mean at `now` (seconds)."""
         since, number = self._last
         if now > since:
             self._sum = FORGETS * self._sum + number * (now - since)
@@ -116,7 +116,7 @@ class QueueLength:
         return self._sum / self._seconds if self._seconds else 0.0
 
     def left(self, now: float, number: int) -> None:
-        """So many wait from now on."""
+        """Record that `number` jobs wait from `now` on."""
         self.mean(now)
         self._last = now, number
 
@@ -131,21 +131,21 @@ class Moldable(Easy):
         super().__init__()
         self.objective, self.floor = objective, floor
         self.curves = Curves()
-        self.choices: dict[int, WidthChoice] = {}  # of jobs that were started
-        self._old: tuple[int, RankOption, float] | None = None  # a head that waited long, and its latest start
-        self._options: dict[int, tuple[int, list[RankOption]]] = {}  # by job, and for which state of the curves
+        self.choices: dict[int, WidthChoice] = {}  # of started jobs, by id
+        self._old: tuple[int, RankOption, float] | None = None  # a head that waited long: id, option, latest start
+        self._options: dict[int, tuple[int, list[RankOption]]] = {}  # by job: version of the curves, options
         self._queued = QueueLength()
-        self._begun = math.inf  # when it decided first: jobs that are there then are no sign that others will come
-        self._running: dict[int, float] = {}  # seconds that running jobs are likely to take
+        self._begun = math.inf  # first decision; jobs submitted by then indicate no future ones
+        self._running: dict[int, float] = {}  # likely run times of running jobs (seconds), by id
         self._asked: dict[int, Job] = {}  # running jobs as they were submitted
-        self._known_ends: tuple[float, int, Ends] = math.nan, 0, ()  # likely ends, and when and for which state
-        self._units = 1  # of room, of the whole machine
-        self._price = 0.0  # seconds that a unit of room, taken for a second, costs other jobs
+        self._known_ends: tuple[float, int, Ends] = math.nan, 0, ()  # time, generation of the cluster, likely ends
+        self._units = 1  # size of the whole machine
+        self._price = 0.0  # seconds that one unit taken for one second costs other jobs
 
-    # What jobs may do.
+    # The numbers of ranks of a job.
 
     def options(self, job: Job, policy: CountingPolicy) -> list[RankOption]:
-        """A job on each of its numbers of ranks that some nodes can hold; a rigid one as it is."""
+        """Return a job on each of its numbers of ranks that the machine can hold; a rigid job unchanged."""
         version, found = self._options.get(job.id, (-1, []))
         if version == self.curves.version:
             return found
@@ -170,7 +170,7 @@ class Moldable(Easy):
         return found
 
     def learn(self, job: Job, run: float) -> None:
-        """A job has completed."""
+        """Learn from a completed job, which took `run` seconds."""
         asked = self._asked.pop(job.id, None)
         if asked is not None:
             self.curves.ended(asked, run * self.curves.expected(asked, asked.procs).seconds
@@ -178,26 +178,27 @@ class Moldable(Easy):
         self.curves.learn((job.user, job.app, job.request.cores_per_task), input_key(job), job.procs, run)
 
     def stretch(self, asked: Job, started: Job) -> float:
-        """How many times as long it takes: by its speed-up where that is given, else by the curves."""
+        """Return the run time on the ranks of `started` relative to that on the requested ranks: by the speed-up that
+        the user gives, otherwise by the learned curves."""
         given = asked.more.get(SPEEDUP)
         if given is not None:
             curve = Downey(*given)
             return curve.time(started.procs) / curve.time(asked.procs)
         return self.curves.expected(asked, started.procs).seconds / self.curves.expected(asked, asked.procs).seconds
 
-    # What starts.
+    # Starting jobs.
 
     def idle(self, waiting: QueueView, view: Cluster, policy: CountingPolicy) -> bool:
-        """Whether nothing is free."""
+        """Return whether nothing is free."""
         return policy.room(view) == 0
 
     def decide(self, now: float, waiting: QueueView, view: Cluster, policy: CountingPolicy, heads: int) -> Starts:
-        """The jobs that start now, each on the number of ranks that is best."""
+        """Yield the jobs that start now, each on its best number of ranks."""
         jobs = list(waiting)
         if not any(job.more.get(RANKS) for job in jobs):
             yield from super().decide(now, waiting, view, policy, heads)
             return
-        self._kept = (None, -1)  # EASY's own reservations are of other jobs
+        self._kept = (None, -1)  # EASY's own reservation may be of another job
         self._begun = min(self._begun, now)
         self._units = _whole(view, policy)
         mean, later = self._queued.mean(now), self._later(jobs)
@@ -208,7 +209,7 @@ class Moldable(Easy):
             self._old = None
         plan = self._plan(now, jobs, view, policy)
         for at, (job, option) in enumerate(plan[:heads]):
-            if self.objective == TURNAROUND:  # the more have started the fewer wait
+            if self.objective == TURNAROUND:  # each start reduces the number of waiting jobs
                 self._set_price(mean, len(jobs) - at, later)
                 option = self._pick(job, policy)
             chosen = self._chosen(now, job, option, self._allowed(job, policy), view, policy)
@@ -222,23 +223,23 @@ class Moldable(Easy):
         self._queued.left(now, self._later(job for job in jobs if job.id not in view.bookings))
 
     def reservations(self, now: float, waiting: QueueView, view: Cluster, policy: CountingPolicy) -> dict[int, float]:
-        """That of a head that has waited long: others before it may be overtaken."""
+        """Return the reservation of a head that has waited long; other heads have none and may be overtaken."""
         if not any(job.more.get(RANKS) for job in waiting):
             return super().reservations(now, waiting, view, policy)
         return {self._old[0]: self._old[2]} if self._old is not None and self._old[2] < math.inf else {}
 
     def _set_price(self, mean: float, waiting: int, later: int) -> None:
-        """By how many jobs wait, and how many of them came later than the first ones, without the one that starts, and
-        how many waited on average."""
+        """Set the price of a unit second from the number of `waiting` jobs, how many of them were submitted `later`
+        than the first decision (the job that starts is subtracted from both), and the `mean` queue length."""
         self._price = (waiting - 1 + (SIGN - 1) * max(0, later - 1) + SIGN * mean) / self._units
 
     def _later(self, jobs: Iterable[Job]) -> int:
-        """How many of these have come later than the first ones."""
+        """Return how many of these jobs were submitted after the first decision."""
         return sum(job.submit > self._begun for job in jobs)
 
     def _likely_ends(self, now: float, view: Cluster, policy: CountingPolicy) -> Ends:
-        """When running jobs are likely to end, and how much is free then: each takes what its program took, and one
-        that has taken longer takes as long again as it is late."""
+        """Return the likely ends of running jobs: a job takes the expected time of its program; one that has run longer
+        is assumed to run on for as long as it is late. No end is later than the walltime."""
         if self._known_ends[:2] == (now, view.generation):
             return self._known_ends[2]
         bookings, found = view.bookings, list[tuple[float, int]]()
@@ -258,7 +259,7 @@ class Moldable(Easy):
 
     def _behind(self, now: float, head: Job, option: RankOption, plan: Sequence[tuple[Job, RankOption]], view: Cluster,
                 policy: CountingPolicy) -> Starts:
-        """The jobs behind a head that does not fit, which start now without delaying it."""
+        """Yield the jobs behind a head that does not fit that start now without delaying it."""
         reserved = self.reserve(option.job, now, view, policy)
         if _old(now, head):
             self._old = head.id, option, reserved[-1].time
@@ -276,18 +277,18 @@ class Moldable(Easy):
 
         yield from backfill(candidates(), now, view, policy, reserved)
 
-    # Which numbers of ranks are best.
+    # Choosing the best number of ranks.
 
     def _cost(self, option: RankOption) -> float:
-        """What it costs: for its own turnaround and that of others, or of the machine (seconds). Rounded: of numbers of
-        ranks that cost the same the first is taken, the least."""
+        """Return the cost of an option: run time plus price (seconds); under `makespan`, units times seconds. It is
+        rounded, so that among options of equal cost the first one, with the fewest ranks, is chosen."""
         if self.objective == MAKESPAN:
             return round(option.taken, 6)
         return round((1 + self._price * option.size) * option.seconds, 6)
 
     def _chosen(self, now: float, job: Job, best: RankOption, may: Sequence[RankOption], view: Cluster,
                 policy: CountingPolicy) -> RankOption:
-        """How a job starts now, which `may` do so in some ways; `best` where it is better to wait for that."""
+        """Return the option, one of `may`, on which a job starts now; `best` if it is better to wait for that."""
         room = _room(view, policy)
         options = [option for option in may if option.size <= room]
         chosen = best
@@ -304,30 +305,32 @@ class Moldable(Easy):
 
     def _plan(self, now: float, jobs: Sequence[Job], view: Cluster, policy: CountingPolicy
               ) -> list[tuple[Job, RankOption]]:
-        """Waiting jobs on the numbers of ranks that are best, in the order in which they are to start."""
+        """Return the waiting jobs on their best numbers of ranks, in the order in which they are to start."""
         plan = [(job, self._pick(job, policy)) for job in jobs]
         if self.objective == MAKESPAN and len(jobs) <= FEW:
             plan = self._improved(now, plan, view, policy)
         return self._ordered(now, plan)
 
     def _allowed(self, job: Job, policy: CountingPolicy) -> list[RankOption]:
-        """A job on the numbers of ranks on which it may start."""
+        """Return the options on which a job may start: only one if it has waited long and its number is fixed."""
         return [self._old[1]] if self._old is not None and self._old[0] == job.id else self.options(job, policy)
 
     def _pick(self, job: Job, policy: CountingPolicy) -> RankOption:
-        """A job on the number of ranks that is best for itself."""
+        """Return the best option of a job, independently of what is free now."""
         options = self._allowed(job, policy)
         return self._efficient(options) if self.objective == EFFICIENCY else min(options, key=self._cost)
 
     def _ordered(self, now: float, plan: Sequence[tuple[Job, RankOption]]) -> list[tuple[Job, RankOption]]:
-        """Jobs of one priority that have waited long, as they are; then the others."""
+        """Sort by priority; within a priority, jobs that have waited long come first, in unchanged
+        order, then the others by the capacity that they take (`makespan`: longest first)."""
         longest = self.objective == MAKESPAN
         return sorted(plan, key=lambda each: (
             -each[0].priority, -math.inf if _old(now, each[0]) else -each[1].seconds if longest else each[1].taken))
 
     def _improved(self, now: float, plan: list[tuple[Job, RankOption]], view: Cluster, policy: CountingPolicy
                   ) -> list[tuple[Job, RankOption]]:
-        """The plan, of which no single job and no two would end earlier on other numbers of ranks."""
+        """Improve a plan by changing the numbers of ranks of one or two jobs at a time, until no change improves
+        it or the rounds (`PASSES`) are used up."""
         free, ends = _room(view, policy), self._likely_ends(now, view, policy)
 
         def value(plan: list[tuple[Job, RankOption]]) -> float:
@@ -352,7 +355,7 @@ class Moldable(Easy):
         return plan
 
     def _efficient(self, options: Sequence[RankOption]) -> RankOption:
-        """The most ranks of which at least the part `floor` does as much as on the fewest."""
+        """Return the option with the most ranks whose efficiency, relative to the fewest ranks, is at least `floor`."""
         first = options[0]
         least = first.expected.seconds * first.job.procs
         return max((option for option in options
@@ -360,7 +363,7 @@ class Moldable(Easy):
                    key=lambda option: option.job.procs)
 
     def copy(self, view: Cluster) -> Moldable:
-        """An independent copy, with all that was learned."""
+        """Return an independent copy, with everything that was learned."""
         twin = super().copy(view)
         assert isinstance(twin, Moldable)
         twin.curves, twin.choices, twin._queued = self.curves.copy(), {}, copy.copy(self._queued)
@@ -371,23 +374,23 @@ class Moldable(Easy):
 
 
 def _old(now: float, job: Job) -> bool:
-    """Whether it has waited so long that no younger one is before it."""
+    """Return whether a job has waited PATIENCE times its walltime, so that no younger job is ordered before it."""
     return now - job.submit >= PATIENCE * job.walltime
 
 
 def _room(view: Cluster, policy: CountingPolicy) -> int:
-    """What is free, in the units of the placement policy, or in cores where a count does not say all."""
+    """Return what is free, in units of the placement policy; in cores if it cannot be counted in units."""
     room = policy.room(view)
     return view.count_free() if room is None else room
 
 
 def _whole(view: Cluster, policy: CountingPolicy) -> int:
-    """All that there is, in the units of the placement policy, as `_room`."""
+    """Return the size of the whole machine, in the units of `_room`."""
     return _room(view, policy) + sum(_held(booking, view, policy) for booking in view.bookings.values()) or 1
 
 
 def _held(booking: Booking, view: Cluster, policy: CountingPolicy) -> int:
-    """What a running job has of it, as `_room`."""
+    """Return what a running job holds, in the units of `_room`."""
     return booking.job.request.cores if policy.room(view) is None else booking.placement.size
 
 
@@ -409,5 +412,5 @@ def _share(text: str) -> float:
     "floor": (_share, "the least efficiency under objective=efficiency, as floor=0.5"),
 })
 def moldable(objective: str = TURNAROUND, floor: float = 0.5) -> Dispatcher:
-    """EASY, and the best number of ranks for each job that allows several."""
+    """EASY with the best number of ranks for each job that allows several."""
     return Moldable(objective, floor)
