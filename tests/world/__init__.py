@@ -1,1 +1,1 @@
-"""The real manager in a simulated world: see docs/reference/reliability.md."""
+"""Tests the real manager in a simulated world: see docs/reference/reliability.md."""

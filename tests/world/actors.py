@@ -1,4 +1,4 @@
-"""The programs of a world that are none of vrm's: those of jobs, and the commands of users."""
+"""The programs of a world that do not belong to vrm: programs of jobs, mpirun, ssh, and commands of users."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from world.machine.kernel import K
 from world.machine.processes import IGNORE, KILL, TERM, Host
 
 NO_ROUTE = 20.0
-"""Seconds after which ssh gives up a node that nobody reaches."""
+"""Seconds after which ssh gives up on an unreachable node."""
 
 
 def job(argv: list[str]) -> int:
-    """The program of a job: `job.x SECONDS CODE FLAGS`. Flags: i ignores SIGTERM, d leaves a daemon, c a child in its own
-    group, g a grandchild that ends soon, w writes a lot, s ends by a signal, n changes SIGTERM into a normal end."""
+    """Run the program of a job, `job.x SECONDS CODE FLAGS`; return its exit status. Flags: i ignores SIGTERM, d leaves a
+    daemon, c leaves a child in its own process group, g leaves a grandchild that ends soon, w writes much output, s ends by a
+    signal, n ends normally at SIGTERM."""
     process = K.enter()
     seconds, code, flags = float(argv[1]), int(argv[2]), argv[3]
     if "i" in flags:
@@ -43,8 +44,8 @@ def job(argv: list[str]) -> int:
 
 
 def mpirun(argv: list[str]) -> int:
-    """The ranks of a job, `-np N PROGRAM ARGUMENTS` for each program behind a `:`. It ends when they have, with what the first
-    one that failed ended with: then it ends the others, and so it does at a SIGTERM."""
+    """Run mpirun: start the ranks, `-np N PROGRAM ARGUMENTS` for each program, separated by `:`. If a rank fails, or at a
+    SIGTERM, it ends the others. It ends when all ranks have ended; return the exit status of the first one that failed."""
     process = K.enter()
     told: list[int] = []
     process_calls.signal(TERM, lambda *_: told.append(1))
@@ -74,7 +75,7 @@ def mpirun(argv: list[str]) -> int:
 
 
 def programs_of(argv: Sequence[str]) -> list[tuple[int, list[str]]]:
-    """The programs that mpirun is to start, with their arguments, and how many ranks of each."""
+    """Return the programs that mpirun is to start: number of ranks, and program with arguments."""
     found, words = list[tuple[int, list[str]]](), list(argv[1:])
     while words:
         part, words = (words[:words.index(":")], words[words.index(":") + 1:]) if ":" in words else (words, [])
@@ -85,14 +86,14 @@ def programs_of(argv: Sequence[str]) -> list[tuple[int, list[str]]]:
 
 
 def rank(words: list[str]) -> int:
-    """A rank of an MPI program. It ends with its mpirun, as far as that is there to end it."""
+    """Run a rank of an MPI program. Its mpirun ends it, as long as that lives."""
     actions = K.current.actions
     actions.pop(TERM, None)
     return job(words)
 
 
 def script(argv: list[str]) -> int:
-    """A job's script, whose arguments are those of `job`: it starts that, and ends as it ends."""
+    """Run the batch script of a job: it starts `job` with its own arguments and ends with the same status."""
     process = K.enter()
     number = file_calls.open_(argv[0], 0)
     process.facts["text"] = file_calls.read(number, 1 << 16)
@@ -104,19 +105,19 @@ def script(argv: list[str]) -> int:
 
 
 def step(words: list[str]) -> int:
-    """What a script starts."""
+    """Run the program that a script starts."""
     return job(words)
 
 
 def daemon() -> None:
-    """It leaves the session of its job, and stays."""
+    """Leave the session of the job and stay for 400 s."""
     K.current.role = "daemon"
     process_calls.setsid()
     K.sleep(400.0)
 
 
 def parent() -> int:
-    """It leaves a child that ends on its own, whoever is its parent by then."""
+    """Start a child and end before it, so that the child has another parent when it ends."""
     K.current.role = "parent"
     K.fork_into(orphan)
     return 0
@@ -129,7 +130,7 @@ def orphan() -> int:
 
 
 def child() -> None:
-    """It stays in the session, in a group of its own."""
+    """Stay in the session of the job, in an own process group, and ignore SIGTERM."""
     process = K.current
     process.role = "child"
     process_calls.setpgid(0, 0)
@@ -138,8 +139,8 @@ def child() -> None:
 
 
 def ssh(argv: list[str]) -> int:
-    """`ssh HOST WORDS`: vrm's runner on a node, whatever the words are, and what goes to it and comes from it. That ends when
-    the connection does; and it ends, as far as it is in reach, when this process does."""
+    """Run `ssh HOST WORDS`: start vrm's runner on the node, whatever the words are, and pass on its input and output. ssh
+    ends when the connection ends; the runner ends when this process ends, if its node can be reached."""
     process, host = K.enter(), K.hosts[argv[1]]
     due = K.now + NO_ROUTE
     while host.cut or not host.on:
@@ -164,7 +165,7 @@ def ssh(argv: list[str]) -> int:
 
 
 def pass_on(host: Host, mine: list[int]) -> None:
-    """Pass on what comes, until the other end is closed."""
+    """Pass on data in both directions until the remote end is closed."""
     poll = socket_calls.Poll()
     poll.register(0, socket_calls.EPOLL["EPOLLIN"])
     poll.register(mine[1], socket_calls.EPOLL["EPOLLIN"])
@@ -187,13 +188,13 @@ def pass_on(host: Host, mine: list[int]) -> None:
 
 
 def put(number: int, data: bytes) -> None:
-    """Write all of it."""
+    """Write all data."""
     while data:
         data = data[file_calls.write(number, data):]
 
 
 def runner(name: str) -> int:
-    """What `vrm.live.relay.boot` does on a node, which takes the text of the runner's modules from the pipe, and then that
+    """Do what `vrm.live.relay.boot` does on a node: read the source of the runner's modules from the pipe, then run the
     runner."""
     from world import truths
     with contextlib.suppress(BrokenPipeError):
@@ -205,7 +206,7 @@ def runner(name: str) -> int:
 
 
 def exactly(size: int) -> bytes:
-    """So many bytes of standard input; fewer at its end."""
+    """Return `size` bytes of standard input; fewer at its end."""
     data = b""
     while len(data) < size:
         part = file_calls.read(0, size - len(data))
@@ -216,29 +217,29 @@ def exactly(size: int) -> bytes:
 
 
 def relay(argv: list[str]) -> None:
-    """`vrm.live.relay.relay.main`, which reads its setup from standard input."""
+    """Run `vrm.live.relay.relay.main`, which reads its setup from standard input."""
     from world import truths
-    with contextlib.suppress(EOFError):  # the manager was killed before it had written that
+    with contextlib.suppress(EOFError):  # the manager was killed before it had written the setup
         truths.vrm().relay.main(argv[4:])
 
 
 def agent(argv: list[str]) -> int:
-    """The agent of the manager's own machine."""
+    """Run the agent of the manager's own machine."""
     from world import truths
-    with contextlib.suppress(ConnectionError):  # vrm has gone
+    with contextlib.suppress(ConnectionError):  # vrm has ended
         truths.vrm().agent.serve(float(argv[4]), *argv[5:7])
     return 0
 
 
 class StandardInput:
-    """sys.stdin.buffer, of the process that reads it."""
+    """Replaces sys.stdin.buffer; reads the input of the current process."""
 
     def read(self) -> bytes:
         return exactly(1 << 30)
 
 
 class Screen:
-    """sys.stdout, of the process that writes to it."""
+    """Replaces sys.stdout and sys.stderr; keeps what the current process writes (`facts["said"]`)."""
 
     @property
     def buffer(self) -> Screen:
@@ -249,11 +250,11 @@ class Screen:
         return len(text)
 
     def flush(self) -> None:
-        """It keeps nothing back."""
+        """Do nothing: output is not buffered."""
 
 
 def user(role: str, body: Callable[[], Any]) -> Any:
-    """A process of the user's shell."""
+    """Start a process from the user's shell, with `role` and `body`; return it."""
     from world.machine.loading import ENVIRONMENT
     process = K.born(K.init, role, [role], ENVIRONMENT, body)
     for number in range(3):

@@ -1,8 +1,8 @@
-"""Worlds in which what goes wrong comes just when something else happens, which chance alone meets too seldom: a manager is
-killed when it has written a reason and given no signal, a disk is full when a program has ended.
+"""Worlds whose faults come exactly when something else happens, which is too rare with random times: a manager is killed
+after it has written a reason and before it sends the signal; a disk is full when a program has ended.
 
-A word says it: `KIND@AIM`, a fault and what it waits for (`AIMS`); `A+B`, a fault soon after another one; the name of a shape of
-`SHAPES`, what jobs and users are like then; the kind of an act, of which there are more."""
+Words describe such worlds: `KIND@AIM` is a fault and the event that it waits for (`AIMS`); `A+B` is a fault soon after another
+one; the name of a shape (`SHAPES`) changes the jobs; the kind of an act adds more acts of this kind."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from typing import Any
 from world.plan import BEYOND, DISK, KILLS, Act, Fault, Plan, front_command, kills, line_of, plan_of_chance
 
 JOURNAL = ("run", "job", "start", "intent", "end", "again", "back", "hold", "lent", "regain", "regained")
-"""A record that is written."""
+"""Aims: a journal record of this event is written."""
 
 FILES = {"pids": "pids", "ended": "ended", "commands": "commands", "replies": "replies", "jobs.csv": "jobs.csv", "queue": "../queue",
          "scripts": "scripts"}
-"""A file that changes, or one in a folder, as the directory of the run has it."""
+"""Aims: a file, or a file in a directory, changes; paths relative to the directory of the run."""
 
 AIMS = (*JOURNAL, *FILES, "begin", "exit", "signal", "look")
-"""Besides: a program of a job begins, or has ended; a manager has sent it a signal; a manager looks for the status of a job."""
+"""All aims. The last four: a program of a job begins; it has ended; a manager has sent it a signal; a manager looks for the status
+of a job."""
 
 ASKED = ("cancel", "requeue", "hold", "submit", "stop", "term", "append", "insert", "lend", "back")
-"""What users do that a world may have more of."""
+"""Kinds of acts of users of which a world can have more."""
 
 VALUES = {"clock": (-90000.0, -100.0, 2.0, 100.0), "eio": (1.0, 2.0, 4.0), "pause": (0.1, 2.5, 12.0), "stall": (0.02, 0.5, 2.5), "stall_agent": (0.02, 0.5),
           **dict.fromkeys(BEYOND, (0.1, 3.0, 9.0, 20.0))}
-"""How long, or how much, by the kind of a fault; others last for up to two seconds."""
+"""Possible values (seconds, or an amount) by kind of fault; other faults last for up to two seconds."""
 
 
 def _seconds(line: str, chance: Random) -> str:
@@ -48,15 +49,15 @@ SHAPES: dict[str, Callable[[str, Random], str]] = {
     "large": lambda line, chance: re.sub(r"^job.x \d+", "job.x 9", line) if chance.random() < 0.5 else line,
     "scripts": lambda line, chance: line if "gpus_" in line else re.sub("^job.x ", "run.sh ", line) + " script=1" * line.startswith("job.x "),
     "same": lambda line, chance: "job.x 1 9 0 args='0.1 0 -'"}
-"""What the lines of a world become: programs that run for seconds, ignore SIGTERM, leave daemons, exceed their limits or fail; jobs
-that are too large; scripts; lines that are all the same."""
+"""Functions that change the lines of a world: programs that run for seconds, ignore SIGTERM, leave daemons, exceed their limits or
+fail; jobs that are too large; scripts; lines that are all the same."""
 
 
 def shaped(plan: Plan, words: Sequence[str], chance: Random) -> Plan:
-    """The same world with jobs of these shapes, more of these acts, or numbers of processes that are given again."""
+    """Return the plan with jobs of the shapes in `words`; with the word `reuse`, process ids are reused soon."""
     for word in words:
         shape = SHAPES.get(word)
-        if shape is not None and not (word == "long" and 0 < plan.batch < 60):  # none would ever end
+        if shape is not None and not (word == "long" and 0 < plan.batch < 60):  # otherwise no job would ever end
             plan = plan.but(lines=tuple(shape(line, chance) for line in plan.lines), acts=tuple(
                 act._replace(value=shape(act.value, chance)) if act.kind in ("submit", "append", "insert") else act for act in plan.acts))
     if "limited" in words:
@@ -65,7 +66,7 @@ def shaped(plan: Plan, words: Sequence[str], chance: Random) -> Plan:
 
 
 def value_of(kind: str, plan: Plan, chance: Random) -> Any:
-    """What an act of this kind is about."""
+    """Return a random value of an act of this kind: a queue line, a job, or the values of a lend."""
     if kind in ("submit", "append", "insert"):
         return line_of(chance, 0, plan.cores)
     if kind in ("stop", "term"):
@@ -75,7 +76,7 @@ def value_of(kind: str, plan: Plan, chance: Random) -> Any:
 
 
 def focused(plan: Plan, words: Sequence[str], share: float = 0.8) -> Plan:
-    """The same world with so many of its faults of these kinds, and more of these acts."""
+    """Return the plan with the fraction `share` of its faults replaced by faults of `words`, and with more acts and shapes of `words`."""
     chance = Random(plan.seed ^ 0xf0c5)
     acts = [word for word in words if word in ASKED]
     kinds = [word for word in words if word not in (*ASKED, *SHAPES, "reuse")]
@@ -87,35 +88,36 @@ def focused(plan: Plan, words: Sequence[str], share: float = 0.8) -> Plan:
     found = list[Fault]()
     for fault in plan.faults:
         found += chain(fault, chance.choice(kinds), chance) if kinds and chance.random() < share else (fault,)
-    if found and found[0].aim:  # also of the first one
+    if found and found[0].aim:  # also for the first fault
         found[0] = found[0]._replace(gap=1)
     return plan.but(faults=tuple(found))
 
 
 AIMED = 0x802c92
-"""As `plan.SALT`, for these worlds."""
+"""Changes the random numbers of worlds with aimed faults (see `plan.SALT`)."""
 
 WORDS = ("manager@job", "manager@start", "manager@intent", "manager@end", "manager@again", "manager@begin", "manager@exit", "machine@run",
          "machine@job", "machine@start", "machine@signal", "machine@commands", "full@exit", "full@again", "full@queue", "full@exit+manager",
          "full@jobs.csv+machine@jobs.csv", "readonly@exit+manager", "readonly@replies+manager", "both@start", "both@begin+supervisor",
          "manager@begin+pause@look", "manager@exit+supervisor@pids", "pause@look", "pause@replies", "stall@commands", "client@commands")
-"""What the faults of such worlds are."""
+"""Faults of such worlds."""
 
 BEYOND_WORDS = ("cut@start", "cut@begin", "delay@start", "node@begin", "node@exit", "machine@begin", "machine@pids", "stand_in@start",
                 "stand_in@begin", "ssh@begin", "relay@begin", "relay@exit", "runner@exit", "agent@begin")
-"""Where nodes are other machines."""
+"""Further faults if nodes are other machines."""
 
 
 CALLS, CALLS_SINCE = 0xca115, 795_896_000_000
-"""As `plan.SALT`, for calls through the socket; the seeds before are of worlds that there were without."""
+"""Changes the random numbers of calls through the socket (see `plan.SALT`); worlds of seeds below the second number have no such
+calls."""
 
 CALL_WORDS = ("manager@call", "manager@job", "client@call", "machine@call", "pause@call", "both@call", "full@call", "machine@job",
               "stall@call", "manager@again", "manager@end")
-"""What the faults of such worlds are: a call comes, or is on record."""
+"""Faults of worlds with such calls: at the call, or at its record."""
 
 
 def plan_of(seed: int, strict: bool = False) -> Plan:
-    """The world of a seed: in a tenth of them users call Slurm's commands through the manager's socket."""
+    """Return the world of a seed. In a tenth of the worlds, users call Slurm's commands through the manager's socket."""
     plan = plan_of_faults(seed, strict)
     chance = Random(seed ^ CALLS)
     if seed < CALLS_SINCE or chance.random() < 0.9:
@@ -126,7 +128,7 @@ def plan_of(seed: int, strict: bool = False) -> Plan:
 
 
 def plan_of_faults(seed: int, strict: bool = False) -> Plan:
-    """The world of a seed without these calls: in a tenth of them what goes wrong comes just when something else happens."""
+    """Return the world of a seed without these calls. In a tenth of the worlds, faults have aims."""
     plan = plan_of_chance(seed, strict)
     chance = Random(seed ^ AIMED)
     if chance.random() < 0.9:
@@ -140,7 +142,7 @@ def plan_of_faults(seed: int, strict: bool = False) -> Plan:
 
 
 def chain(fault: Fault, word: str, chance: Random) -> list[Fault]:
-    """The faults of a word, instead of this one."""
+    """Return the faults of a word, which replace this one."""
     found = list[Fault]()
     for number, each in enumerate(word.split("+")):
         kind, _, aim = each.partition("@")

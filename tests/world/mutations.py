@@ -1,5 +1,5 @@
-"""Defects that are put into vrm, one at a time: the world must find each, or a plain test that is named in `ELSEWHERE`.
-In how many worlds each was found last is in `mutations.txt`."""
+"""Defects that are inserted into vrm, one at a time: the world, or a plain test named in `ELSEWHERE`, must find each.
+`mutations.txt` records in how many worlds each was found last."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What happens in a world, from its seed: nodes, jobs, what users do, which faults come when. All of it is a value, so
-that a failure can be had with less of it (`shrinking`)."""
+"""Makes the plan of a world from its seed: nodes, jobs, acts of users, and faults with their times. A plan is a plain value,
+so that `shrinking` can find a smaller one that still fails."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 
 class Fault(NamedTuple):
-    """After so many more system calls of whomever, something goes wrong; `edge`: and just after the next change of a
-    file (CHANGE), or when a manager next opens the file of a job or of a command (LOOK); `aim`: or soon after something else
-    (see `aims`)."""
+    """A fault that comes after `gap` further system calls, counted over all processes. With `edge` it then waits for the next
+    change of a file (CHANGE), or until a manager opens the file of a job or of a command (LOOK); with `aim`, for another event
+    (see `aims`). `value` is a duration (seconds) or an amount."""
 
     gap: int
     kind: str
@@ -26,7 +26,7 @@ CHANGE, LOOK = 1, 2
 
 
 class Act(NamedTuple):
-    """A user does something at a time (seconds after the beginning)."""
+    """An act of a user at `time` (seconds after the beginning)."""
 
     time: float
     kind: str
@@ -34,44 +34,46 @@ class Act(NamedTuple):
 
 
 KILLS = ("manager", "spawner", "supervisor", "spare", "both", "program", "client")
-"""Faults that kill a process: the manager, its spawner, a supervisor with a job, one without, manager and spawner at once,
-the program of a job, a user's command."""
+"""Faults that kill a process: the manager, its spawner, a supervisor with a job, one without a job, manager and spawner
+together, the program of a job, a user's command."""
 
 DISK = ("full", "quota", "readonly", "eio", "slow")
-"""Faults of the disk: nothing more fits (for some seconds), read-only, a write or sync that fails, slow syncs."""
+"""Faults of the disk: full, over quota or read-only (for some seconds), failing writes or syncs, slow syncs."""
 
 OTHERS = ("machine", "clock", "pause", "fork")
-"""The machine dies; the clock is set; the manager is stopped for a while; no process can be forked."""
+"""The machine crashes; the clock is set; the manager is suspended (SIGSTOP) for a while; forks fail."""
 
 STALL = "stall"
-"""Another process of vrm is stopped for a while."""
+"""Another process of vrm is suspended for a while."""
 
 BEYOND = ("node", "cut", "delay", "relay", "ssh", "runner", "agent", "stand_in")
-"""Faults of other nodes: one dies, and comes back; it is out of reach for a while; its connection is slow; processes of vrm
-are killed that lead there, or are there."""
+"""Faults of other nodes: a node crashes and comes back; it is unreachable for a while; its connection is slow; processes of
+vrm that connect to it, or that run on it, are killed."""
 
 BATCH = ("requeue", "warn")
-"""What the batch system does: it ends its job, after a SIGTERM, and runs it again; it warns of the end."""
+"""Acts of the batch system: it ends its job, after a SIGTERM, and runs it again; it warns of the end."""
 
 PLACES = ("emulated", "hosts", "batch")
-"""Nodes that are emulated on one machine; nodes that are other machines; emulated ones in allocations of a batch system."""
+"""Places: nodes emulated on one machine; nodes that are other machines; emulated nodes in allocations of a batch system."""
 
 JOBS = {"coupled": " coupled=", "moldable": " ranks=", "script": " script=1", "array": " array=", "after": " after=",
         "lends": " malleable=", "gpus": " gpus_per_", "licences": " licences="}
-"""Kinds of jobs, and the field of a queue line that makes a job one."""
+"""Kinds of jobs, and the field of a queue line that marks each."""
 
 SLURM, SOCKET = "slurm", "socket"
-"""What users do by the commands of Slurm; that these reach the manager through its socket."""
+"""Kinds of worlds: users use commands of Slurm; these commands reach the manager through its socket."""
 
 CRASHES = (*KILLS[:6], "machine", "node", *BEYOND[3:], "requeue")
-"""What counts as a crash."""
+"""Faults that count as crashes."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A world. `hosts` are real nodes, node0 the manager's; () for emulated ones. `batch`: seconds that allocations of a batch
-    system last, 0 for none around. `mpi`: mpirun starts the programs of jobs; `lends`: jobs lend
-    cores; `sockets`: the file system takes sockets. `gpus` are those of a node, `licences` of the run. `reuse`: numbers of processes are given again soon. `lines` are the queue file, `quantum` the system calls of a turn."""
+    """A world. `nodes` nodes have `cores` cores each. `hosts` are the names of real nodes (node0 is the manager's machine); ()
+    if nodes are emulated. `batch` is the length (seconds) of allocations of a batch system; 0 without one. `mpi`: mpirun
+    starts the programs of jobs. `lends`: jobs lend cores. `sockets`: the file system supports sockets. `gpus` is the number
+    per node, `licences` the number in the run. `reuse`: process ids are reused soon. `lines` is the queue file. `quantum` is the
+    mean number of system calls before another process runs. `strict`: see `world.machine.files`."""
 
     seed: int
     nodes: int = 1
@@ -97,18 +99,18 @@ class Plan:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Where it is (`PLACES`), and what its jobs are besides plain programs (`JOBS`)."""
+        """The place (`PLACES`), the kinds of its jobs other than plain programs (`JOBS`), SLURM and SOCKET."""
         place = "hosts" if self.hosts else "batch" if self.batch else "emulated"
         text = "\n".join((*self.lines, *(act.value for act in self.acts if isinstance(act.value, str))))
         return (place, *(kind for kind, mark in JOBS.items() if mark in text), *[SLURM] * any(act.kind == SLURM for act in self.acts),
                 *[SOCKET] * self.sockets)
 
     def but(self, **values: Any) -> Plan:
-        """The same with other values."""
+        """Return a copy with other values."""
         return replace(self, **values)
 
     def told(self) -> str:
-        """For people."""
+        """Return a description for people."""
         rows = [f"{' '.join(self.hosts) or f'{self.nodes} emulated node(s)'} of {self.cores} cores{f', {self.gpus} GPUs' * bool(self.gpus)}{', mpirun' * self.mpi}, {self.policy}, {self.backfilling}, "
                 f"Interrupted: {self.interrupted}, "
                 f"OnStop: {self.on_stop}, Walltime: {self.walltime}, turns of {self.quantum:g}" + ", strict disk" * self.strict]
@@ -123,7 +125,7 @@ class Plan:
 
 
 def line_of(chance: Random, number: int, cores: int) -> str:
-    """A line of a queue."""
+    """Return a random queue line."""
     seconds = chance.choice((0, 0, 0.005, 0.02, 0.1, 0.4, 1.5, 1.5))
     code = chance.choice((0, 0, 0, 0, 0, 3, 42))
     flags = "".join(flag for flag, share in (("i", 0.3), ("d", 0.07), ("c", 0.1), ("w", 0.2), ("s", 0.05), ("n", 0.05))
@@ -141,7 +143,7 @@ def line_of(chance: Random, number: int, cores: int) -> str:
 
 
 def acts_of(chance: Random, jobs: int, cores: int) -> list[Act]:
-    """What users do."""
+    """Return random acts of users."""
     found = list[Act]()
     for _ in range(chance.choice((0, 1, 2, 3, 5))):
         time = chance.choice((0.01, 0.3, 1.0, 3.0)) * chance.random()
@@ -155,7 +157,7 @@ def acts_of(chance: Random, jobs: int, cores: int) -> list[Act]:
         elif kind == "stop":
             value = chance.random() < 0.4
         found.append(Act(time, kind, value))
-        if kind in ("stop", "term", "requeue") and chance.random() < 0.6:  # somebody else wants something at the same time
+        if kind in ("stop", "term", "requeue") and chance.random() < 0.6:  # another user acts at the same time
             found.append(Act(time + chance.choice((0.01, 0.3)) * chance.random(), "cancel", chance.randrange(min(3, jobs))))
     if any(act.kind == "hold" for act in found):
         found.append(Act(6.0, "release", "all"))
@@ -163,7 +165,7 @@ def acts_of(chance: Random, jobs: int, cores: int) -> list[Act]:
 
 
 def faults_of(chance: Random) -> list[Fault]:
-    """What goes wrong."""
+    """Return random faults."""
     tempo = chance.choice((15, 40, 40, 80, 150, 400))
     weights = {kind: chance.choice((0.0, 1.0, 3.0)) * (3.0 if kind in CRASHES else 1.0) for kind in (*KILLS, *DISK, *OTHERS)}
     weights["manager"] += 4.0
@@ -184,15 +186,15 @@ def faults_of(chance: Random) -> list[Fault]:
 
 
 def beyond(chance: Random, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
-    """The same with faults of nodes instead of some others."""
+    """Return the faults with some of them replaced by faults of nodes."""
     kinds = [kind for kind in BEYOND if chance.random() < 0.5] or ["node"]
     return tuple(fault._replace(kind=chance.choice(kinds), value=chance.choice((0.1, 3.0, 20.0, 100.0)) * (0.2 + chance.random()))
                  if fault.kind != "machine" and chance.random() < 0.35 else fault for fault in faults)
 
 
 def together(chance: Random, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
-    """The same, with what goes wrong while something else does: a manager is killed, or the machine dies, while its disk takes
-    nothing, or just after its clock was set."""
+    """Return the faults with further ones that overlap with them: a manager is killed, or the machine crashes, while the disk
+    accepts nothing or just after the clock was set."""
     found = list[Fault]()
     for fault in faults:
         found.append(fault)
@@ -202,11 +204,11 @@ def together(chance: Random, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
 
 
 SALT = 0x13875
-"""Under this the seeds of `regressions.txt` that are older than other kinds of jobs make the worlds that they made then."""
+"""Changes the random numbers of a later feature, so that older seeds in `regressions.txt` still make their worlds."""
 
 
 def other_jobs(plan: Plan) -> Plan:
-    """Four of ten worlds have other jobs than plain programs, too: coupled and moldable ones, and scripts."""
+    """Give four of ten worlds also other jobs than plain programs: coupled or moldable ones, scripts, or jobs that lend."""
     chance = Random(plan.seed ^ SALT)
     if chance.random() < 0.6:
         return plan
@@ -227,17 +229,17 @@ def other_jobs(plan: Plan) -> Plan:
 
 
 DENSE = 0x5417e
-"""As SALT, for more faults."""
+"""Like SALT, for `dense`."""
 
 
 def dense(plan: Plan) -> Plan:
-    """In a third of the worlds one kill follows the other, a hundred times."""
+    """Add a hundred kills in quick succession to a third of the worlds."""
     chance = Random(plan.seed ^ DENSE)
     return plan if chance.random() < 0.66 else plan.but(faults=(*plan.faults, *kills(plan, chance)))
 
 
 def kills(plan: Plan, chance: Random) -> list[Fault]:
-    """A hundred of them."""
+    """Return a hundred kills."""
     tempo = chance.choice((40, 100, 200))
     kinds = [*KILLS[:5], *KILLS[:5], "manager", "manager", "both", "machine", *(BEYOND[3:] if plan.hosts else ()), *(BATCH[:1] if plan.batch else ())]
     return [Fault(1 + int(chance.expovariate(1.0 / tempo)), chance.choice(kinds), chance.choice((0.0, 0.3, 2.0)), int(chance.random() < 0.2))
@@ -245,11 +247,11 @@ def kills(plan: Plan, chance: Random) -> list[Fault]:
 
 
 HELD = 0x602c
-"""As SALT, for GPUs and licences."""
+"""Like SALT, for GPUs and licences."""
 
 
 def with_devices(plan: Plan) -> Plan:
-    """In a seventh of the worlds jobs have GPUs, where nodes are emulated, and licences, which their programs say by the flag l."""
+    """Give jobs licences in a seventh of the worlds, and GPUs if nodes are emulated. Programs with a licence have the flag l."""
     chance = Random(plan.seed ^ HELD)
     if chance.random() < 0.85 or plan.lends:
         return plan
@@ -265,12 +267,12 @@ def with_devices(plan: Plan) -> Plan:
 
 
 AGAIN = 0x4eee80
-"""As SALT, for what came still later."""
+"""Like SALT, for `hard_times`."""
 
 
 def hard_times(plan: Plan) -> Plan:
-    """In four of ten worlds faults come just when a manager looks, other processes than it stop, numbers of processes are
-    given again, users ask a lot at once, lines are too large, or the machine dies early."""
+    """Change four of ten worlds: faults come when a manager looks, processes other than the manager are suspended, process ids
+    are reused, users send many commands at once, jobs are too large, or the machine crashes early."""
     chance = Random(plan.seed ^ AGAIN)
     if chance.random() < 0.6:
         return plan
@@ -296,7 +298,7 @@ def hard_times(plan: Plan) -> Plan:
 
 
 def slurm_command(chance: Random, plan: Plan) -> Act:
-    """A user types a command of Slurm."""
+    """Return a random Slurm command of a user."""
     kind, job = chance.choice(("sbatch", "sbatch", "scancel", "hold", "release", "requeue", "update")), str(chance.randrange(6))
     words = {"sbatch": ("sbatch", f"-n{chance.randint(1, plan.cores)}", f"-t{chance.choice((1, 60))}", *["-H"] * (chance.random() < 0.2),
                         *["--array=0-1"] * (chance.random() < 0.2), "run.sh", str(chance.choice((0, 0.1, 1.5))), str(chance.choice((0, 0, 3))), "-"),
@@ -307,7 +309,7 @@ def slurm_command(chance: Random, plan: Plan) -> Act:
 
 
 def front_command(chance: Random, plan: Plan) -> Act:
-    """The same, or one that asks or waits."""
+    """Return a Slurm command: as `slurm_command`, or squeue, or an sbatch that waits."""
     act = slurm_command(chance, plan)
     if chance.random() < 0.3:
         return act._replace(value=("squeue", "-h", "-r", "-o", "Job %A"))
@@ -317,7 +319,7 @@ def front_command(chance: Random, plan: Plan) -> Act:
 
 
 def lending(plan: Plan, chance: Random) -> Plan:
-    """A world whose jobs lend cores: the dispatcher wants it, or users do."""
+    """Return the plan with jobs that lend cores, on request of the dispatcher or of users."""
     cores = max(2, plan.cores)
 
     def malleable(line: str) -> str:
@@ -337,7 +339,7 @@ def lending(plan: Plan, chance: Random) -> Plan:
 
 
 def other_line(chance: Random, line: str, kinds: Sequence[str], plan: Plan) -> str:
-    """A line that makes a job of one of these kinds of a plain one."""
+    """Turn the line of a plain job into one of a job of one of these kinds."""
     kind = chance.choice(kinds)
     app, ranks, limit, run, arguments, *rest = split(line)
     if kind == "moldable":
@@ -355,18 +357,18 @@ QUOTE, DOUBLE = "'", '"'
 
 
 def split(line: str) -> list[str]:
-    """The words of a line, with their quotes."""
+    """Return the words of a line, with their quotes."""
     return re.findall(r"(?:[^\s']|'[^']*')+", line)
 
 
 def plan_of_chance(seed: int, strict: bool = False) -> Plan:
-    """The world of a seed, whose faults come at any time: two of ten have real nodes, two are in allocations of a batch
-    system."""
+    """Return the world of a seed with faults at random times. Two of ten worlds have real nodes, two of ten are in allocations of
+    a batch system."""
     return with_devices(dense(hard_times(other_jobs(plan_of_places(seed, strict)))))
 
 
 def plan_of_places(seed: int, strict: bool = False) -> Plan:
-    """The world of a seed, whose jobs are plain programs."""
+    """Return the world of a seed, with plain programs as jobs."""
     plan = plan_of_emulated(seed, strict)
     chance = Random(seed ^ 0xdeed)
     if chance.random() < 0.4:
@@ -390,7 +392,7 @@ def plan_of_places(seed: int, strict: bool = False) -> Plan:
 
 
 def plan_of_emulated(seed: int, strict: bool = False) -> Plan:
-    """The world of a seed, with nodes that are emulated on one machine."""
+    """Return the world of a seed, with nodes emulated on one machine."""
     chance = Random(seed)
     nodes, cores = chance.choice((1, 1, 2, 3)), chance.choice((1, 2, 2, 4))
     jobs = chance.randint(2, 7)

@@ -1,5 +1,5 @@
-"""Small programs that ask a system what it does. Each runs on the real system and on the simulated machine, and its
-answers must be the same (`test_simulated_machine`). `s` has the modules of the system, `s.fork` (see
+"""Small programs that probe a system. Each runs on the real system and on the simulated machine, and must return the same
+results on both (`test_simulated_machine`). `s` has the modules of the system, `s.fork` (see
 `vrm.live.runner.starting.fork_into`) and `s.subreaper`."""
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ PROGRAMS: list[Callable[[Any], Any]] = []
 
 
 def program(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """One of them."""
+    """Decorator: add a function to PROGRAMS."""
     PROGRAMS.append(function)
     return function
 
 
 def tried(call: Callable[..., Any], *words: Any, **more: Any) -> Any:
-    """What a call gives, or the name of its error."""
+    """Return the result of a call, or the name of its error."""
     try:
         found = call(*words, **more)
     except OSError as error:
@@ -27,7 +27,7 @@ def tried(call: Callable[..., Any], *words: Any, **more: Any) -> Any:
 
 
 def put(s: Any, path: str, data: bytes, flags: int = 0) -> int:
-    """Write a file; its open number."""
+    """Create a file with `data`; return its open file descriptor."""
     number: int = s.os.open(path, s.os.O_RDWR | s.os.O_CREAT | flags, 0o644)
     s.os.write(number, data)
     return number
@@ -41,7 +41,7 @@ def content(s: Any, path: str) -> bytes:
 
 
 def ended(s: Any, pid: int) -> Any:
-    """How a child ended."""
+    """Wait for a child; return ("signal", number) or ("exit", status)."""
     raw = s.os.waitpid(pid, 0)[1]
     return ("signal", s.os.WTERMSIG(raw)) if s.os.WIFSIGNALED(raw) else ("exit", s.os.WEXITSTATUS(raw))
 
@@ -174,7 +174,7 @@ def sockets_that_are_files(s: Any) -> Any:
 
 
 def stat_kind(s: Any, path: str) -> int:
-    """What kind of file it is."""
+    """Return the type bits of the mode of a file."""
     return int(s.os.stat(path).st_mode) >> 12
 
 
@@ -202,7 +202,7 @@ def files_in_messages(s: Any) -> Any:
     one.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, writer.to_bytes(4, "little"))])
     os.close(writer)
     one.close()
-    other.close()  # nobody has taken it: it is closed with the socket
+    other.close()  # nobody has received the file: it is closed with the socket
     return [*found, os.read(reader, 9)]
 
 
@@ -290,7 +290,7 @@ def waiting(s: Any) -> Any:
 
 
 def state(s: Any, pid: int) -> str:
-    """The state of a process in /proc."""
+    """Return the state letter of a process from /proc; "gone" if there is none."""
     try:
         line = content(s, f"/proc/{pid}/stat")
     except OSError:
@@ -432,7 +432,7 @@ def bells(s: Any) -> Any:
     found.append(rang())
     os.rename("g", "h")
     found.append(rang())
-    os.rename("h", "f")  # the file that is watched has no name any more
+    os.rename("h", "f")  # the watched file no longer has a name
     found.append(rang())
     os.write(file, b"z")
     return [*found, rang(), tried(library.inotify_add_watch, number, b"no", 0x2)]

@@ -1,5 +1,5 @@
-"""Runs worlds: `python3 tasks.py world --seeds 1000000 --minutes 10`, `--seed N` for one of them with its trace,
-`--mutations` for defects that must be found."""
+"""Runs worlds: `python3 tasks.py world --seeds 1000000 --minutes 10`; `--seed N` for one world with its trace; `--mutations`
+for defects that must be found."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from world.machine.kernel import K
 from world.plan import JOBS, PLACES, SLURM, SOCKET
 
 REGRESSIONS = Path(__file__).with_name("regressions.txt")
-"""Seeds that have failed once, a line each, with what it was."""
+"""File of the seeds that have failed once, one line each, with the cause."""
 
 EVERY = 2.0
-"""Seconds between two words of a worker."""
+"""Seconds between two reports of a worker."""
 
 NOTHING = ("job", "start", "end", "again", "back", "intent", "revise", "lines", "input", "hold", "release", "lend", "lent", "regain", "regained",
            "grown", "run", "finished")
-"""The records of a journal that worlds can have."""
+"""The kinds of journal records that worlds can have."""
 
 
 def begin(mutation: str = "") -> None:
-    """Load vrm into the machine."""
+    """Load vrm into the simulated machine, with the changes of a mutation. Raises ValueError if no world loads a changed module."""
     import greenlet
     if mutation:
         for module, old, new in mutations.found(mutation).changes:
@@ -46,7 +46,7 @@ def begin(mutation: str = "") -> None:
     from world import truths
     truths.vrm()
     for name in loading.PATCHES:
-        if name.startswith("vrm.ext."):  # which not every world loads
+        if name.startswith("vrm.ext."):  # not every world loads these
             importlib.import_module(name)
     one(0)
     if loading.PATCHES.keys() - loading.PATCHED:
@@ -57,7 +57,7 @@ def begin(mutation: str = "") -> None:
 
 
 def one(seed: int, plan: Any = None) -> Any:
-    """The outcome of a seed."""
+    """Run the world of a seed, or `plan`; return its outcome."""
     from world.aims import plan_of
     from world.world import run
     return run(plan or plan_of(seed))
@@ -67,7 +67,7 @@ def one(seed: int, plan: Any = None) -> Any:
 
 
 def work(arguments: argparse.Namespace) -> int:
-    """Run every n-th seed, and say how it goes in lines of JSON."""
+    """Run every n-th seed as a worker; report as lines of JSON on standard output."""
     from world.aims import focused, plan_of
     begin(arguments.mutation)
     first, step = map(int, arguments.worker.split(","))
@@ -98,7 +98,7 @@ def work(arguments: argparse.Namespace) -> int:
 
 
 def workers(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """What all workers say."""
+    """Start all workers and yield their reports."""
     script = [sys.executable, __file__, "--first", str(arguments.first), "--seeds", str(arguments.seeds), "--minutes",
               str(arguments.minutes), *["--stop"] * arguments.stop, "--mutation", arguments.mutation, "--kind", arguments.kind, "--focus",
               arguments.focus]
@@ -129,7 +129,7 @@ def workers(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def many(arguments: argparse.Namespace) -> int:
-    """Run many seeds; the exit status."""
+    """Run many seeds and print a summary; return the exit status."""
     total: collections.Counter[str] = collections.Counter()
     failed: list[tuple[int, list[str]]] = []
     began = time.monotonic()
@@ -156,18 +156,18 @@ def many(arguments: argparse.Namespace) -> int:
 
 
 def focus_of(arguments: argparse.Namespace) -> list[str]:
-    """The kinds of faults that are asked for."""
+    """Return the kinds of faults of the option `--focus`."""
     return [kind for kind in arguments.focus.split(",") if kind]
 
 
 def kind_of(wrong: Sequence[str]) -> str:
-    """What is wrong, without what differs from one world to the next."""
+    """Return the first 30 characters of what is wrong, without numbers, which differ between worlds."""
     last = wrong[0].strip().splitlines()[-1] if wrong else ""
     return re.sub(r"\d+", "", last.partition(", call ")[2].partition(": ")[2] or last)[:30]
 
 
 def single(arguments: argparse.Namespace) -> int:
-    """Run one seed; where it fails, with as little as is needed for that, and its trace."""
+    """Run one seed; if it fails, print a minimal plan that still fails, and its trace."""
     from world.aims import focused, plan_of
     from world.shrinking import shrink
     begin(arguments.mutation)
@@ -192,13 +192,13 @@ def single(arguments: argparse.Namespace) -> int:
 
 
 def regressions() -> list[int]:
-    """The seeds that have failed once."""
+    """Return the seeds that have failed once."""
     return [int(line.split()[0]) for line in REGRESSIONS.read_text(encoding="utf-8").splitlines()
             if line.strip() and not line.startswith("#")]
 
 
 def again(arguments: argparse.Namespace) -> int:
-    """Run those; the exit status."""
+    """Run the seeds of REGRESSIONS; return the exit status."""
     begin()
     seeds = regressions()
     failed = [seed for seed in seeds if one(seed).wrong]
@@ -214,7 +214,7 @@ def digests(arguments: argparse.Namespace) -> int:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit status."""
+    """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=1_000_000, help="how many worlds at most")
     parser.add_argument("--minutes", type=float, default=1.0, help="for how long at most")

@@ -1,4 +1,4 @@
-"""A failure with less in it: the faults, acts and lines without which a world still fails."""
+"""Shrinks a failing plan: removes the faults, acts and lines without which the world still fails."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from world.plan import Fault, Plan
 
 MOST = 400
-"""Worlds that are tried at most."""
+"""Maximum number of worlds that are tried."""
 
 
 def without(faults: Sequence[Fault], gone: set[int]) -> tuple[Fault, ...]:
-    """The faults but for some; the others come as late as before."""
+    """Return the faults without those at the indices `gone`; the others keep their times."""
     kept, gap = list[Fault](), 0
     for at, fault in enumerate(faults):
         gap += fault.gap
@@ -23,7 +23,7 @@ def without(faults: Sequence[Fault], gone: set[int]) -> tuple[Fault, ...]:
 
 
 def reduced(count: int, fails: Callable[[set[int]], bool]) -> set[int]:
-    """Of so many things the numbers of those that can be left out: first many at once, then each."""
+    """Return the indices of the items, out of `count`, that can be removed: tries large groups first, then single items."""
     gone, size = set[int](), max(1, count // 2)
     while True:
         changed = False
@@ -38,7 +38,7 @@ def reduced(count: int, fails: Callable[[set[int]], bool]) -> set[int]:
 
 
 def shrink(plan: Plan, fails: Callable[[Plan], bool]) -> Plan:
-    """A smaller plan that fails, too."""
+    """Return a smaller plan that also fails."""
     left = [MOST]
 
     def tried(candidate: Plan) -> bool:
@@ -53,7 +53,7 @@ def shrink(plan: Plan, fails: Callable[[Plan], bool]) -> Plan:
             plan = plan.but(**{name: value(items, gone)})
 
     def kept(items: Sequence[Any], gone: set[int]) -> tuple[Any, ...]:
-        # Who has held jobs lets them go: else nothing would ever end.
+        # Keep the act that releases all held jobs: without it no world would end.
         return tuple(item for at, item in enumerate(items) if at not in gone or getattr(item, "value", None) == "all")
 
     of("faults", without)

@@ -1,5 +1,5 @@
-"""The simulated machine does what the real one does: small programs run on both and give the same answers; what the disk
-of a dead machine has follows its rules."""
+"""Tests that the simulated machine behaves like the real one: small programs give the same results on both, and the disk
+after a crash follows its rules."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ PROGRAMS = importlib.import_module("world.programs").PROGRAMS
 
 
 def plain(value: Any) -> Any:
-    """As JSON has it."""
+    """Return a value as it is after writing and reading it as JSON."""
     return json.loads(json.dumps(value, default=lambda each: each.decode("latin-1") if isinstance(each, bytes) else list(each)))
 
 
 def on_the_real(body: Callable[[Any], Any], folder: Path) -> Any:
-    """What a program says here."""
+    """Return the result of a program on the real system."""
     system = SimpleNamespace(
         os=os, signal=signal, socket=socket, select=select, fcntl=fcntl, time=time, ctypes=ctypes, fork=starting.fork_into,
         subreaper=lambda: ctypes.CDLL(None).prctl(36, 1, 0, 0, 0))
@@ -61,7 +61,7 @@ def on_the_real(body: Callable[[Any], Any], folder: Path) -> Any:
 
 
 def on_the_simulated(body: Callable[[Any], Any], seed: int) -> Any:
-    """What it says on the machine."""
+    """Return the result of a program on the simulated machine."""
     from world.machine.kernel import K
     from world.machine.loading import ENVIRONMENT, MODULES
     K.reset(seed)
@@ -91,7 +91,7 @@ def test_it_does_what_the_real_one_does(body: Callable[[Any], Any], tmp_path: Pa
         assert on_the_simulated(body, seed) == real
 
 
-# What a dead machine leaves cannot be seen on the real one: its rules are these.
+# The disk after a crash cannot be tested on the real machine; these are its rules.
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def calls() -> Any:
 
 
 def after_crashes(make: Callable[[Any], None], strict: bool = False, times: int = 60) -> set[str]:
-    """What the files f and g may be after a crash: their contents, - for none."""
+    """Return all states of the files f and g found after crashes: their contents, - for a missing file."""
     from world.machine.kernel import K
     found = set()
     for seed in range(times):
@@ -175,7 +175,7 @@ def test_a_failed_sync_loses_what_it_was_to_write() -> None:
         K.disk.broken = 1
         with pytest.raises(OSError):
             system.fsync(number)
-        system.fsync(number)  # nothing is left to be written
+        system.fsync(number)  # nothing is left to write
         assert system.pread(number, 9, 0) == b"new"
     assert after_crashes(make) == {"old -"}
 

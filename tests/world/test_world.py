@@ -1,5 +1,5 @@
-"""A sample of worlds, with the same seeds each time: that they pass, that a seed makes the same world again on any Python and
-under any order of sets, and that defects are found. `python3 tasks.py world` runs others."""
+"""Tests a sample of worlds, with fixed seeds: they pass, a seed makes the same world on any Python and with any order of sets,
+and defects are found. `python3 tasks.py world` runs other seeds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RUN = Path(__file__).with_name("run.py")
 
 
 def world(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run worlds."""
+    """Run `run.py` with these arguments and environment variables."""
     return subprocess.run([sys.executable, str(RUN), *words], capture_output=True, text=True, timeout=600, check=False,
                           env={**os.environ, **env})
 
@@ -48,7 +48,7 @@ def test_those_that_have_failed_pass() -> None:
 
 
 def test_a_seed_makes_the_same_world_again() -> None:
-    """Whatever came before it, and in whatever order sets are."""
+    """Independent of the worlds before it and of the order of sets."""
     one, other = (world("--digests", "40,41,42,8681,8716", PYTHONHASHSEED="1"), world("--digests", "8716,42,40,8681,41", PYTHONHASHSEED="2"))
     assert one.returncode == other.returncode == 0, one.stderr + other.stderr
     found = json.loads(one.stdout)
@@ -64,7 +64,7 @@ def test_a_defect_is_found(mutation: str) -> None:
 
 
 def test_mutations_are_of_what_vrm_has() -> None:
-    """Each text is there once: a defect that is put nowhere would not be found."""
+    """Each text occurs exactly once: otherwise the defect could not be inserted."""
     from world.mutations import ALL
     root = Path(__file__).parents[2]
     for mutation in ALL:
@@ -74,7 +74,7 @@ def test_mutations_are_of_what_vrm_has() -> None:
 
 
 def test_what_worlds_find_seldom_has_a_plain_test() -> None:
-    """`python3 tasks.py world --mutations` runs it with the defect."""
+    """Such a defect has a test in ELSEWHERE, which `python3 tasks.py world --mutations` runs with the defect."""
     from world.mutations import ALL, ELSEWHERE, recorded
     known = {mutation.name for mutation in ALL}
     assert {*recorded(), *ELSEWHERE} == known
@@ -84,7 +84,7 @@ def test_what_worlds_find_seldom_has_a_plain_test() -> None:
 
 
 def test_a_failure_is_shrunk() -> None:
-    """Of many faults those are left that matter."""
+    """Only the relevant faults and lines remain."""
     from world.aims import plan_of
     from world.shrinking import shrink
     plan = next(plan for plan in map(plan_of, range(100)) if len(plan.faults) > 20 and len(plan.lines) > 3)

@@ -1,5 +1,5 @@
-"""What must be true of a run, whatever happened: see docs/reference/reliability.md. `History` is what really happened to the programs
-of jobs; it is compared with what the manager has recorded and told."""
+"""Checks the invariants of a run after any faults: see docs/reference/reliability.md. `History` records what really happened to the
+programs of jobs; it is compared with what the manager recorded and answered."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 _LIFE = re.compile(rb'"event":"(job|start|end|again|back|revise)","id":(\d+)[^\n]*\n')
 
 DEAF = 2.5
-"""Seconds that what goes to a node takes, from which on its answer to a question may come too late."""
+"""Delay of a connection to a node (seconds) from which on the node's answers may come too late."""
 
 SURE = ("start", "end", "again", "back", "revise")
 
 
 @functools.cache
 def vrm() -> SimpleNamespace:
-    """What the world uses of vrm, loaded into the machine."""
+    """Return the modules and names of vrm that worlds use (`_USED`), loaded into the simulated machine."""
     found: dict[str, Any] = {}
     for name in _USED:
         module, _, member = f"vrm.{name}".rpartition(".")
@@ -42,14 +42,14 @@ def vrm() -> SimpleNamespace:
     found["lending_job"] = import_module("vrm.ext.lending.job_variables")
     from world.actors import Screen, StandardInput
     for order, each in (("masks", found["masks"]), ("pause", found["pausing"]), ("use", found["use"])):
-        found["agent"].EXTENSION_MODULES[order] = each  # what comes as text is not loaded into the machine
+        found["agent"].EXTENSION_MODULES[order] = each  # sources sent as text would not be loaded into the machine
     found["agent_connection"].text_of = lambda path: ""
     found["masks"].MaskSetter.last, found["pausing"].Pauser.last = loading.PerProcess(dict), loading.PerProcess(dict)
 
     def nothing() -> None:
         raise found["ShimError"]("there is no compiler")
     found["lending_job"].shim = nothing
-    rules = found["Settings"].rules.fget  # the same in all lives of a world, and of worlds with the same settings
+    rules = found["Settings"].rules.fget  # computed once for all lives, and for all worlds with the same settings
     found["Settings"].rules = property(lambda settings: _of(settings, rules))
     found["client"].sys = SimpleNamespace(stdout=Screen(), stderr=Screen())
     found["relay"].sys = SimpleNamespace(stdin=SimpleNamespace(buffer=StandardInput()))
@@ -60,7 +60,7 @@ _RULES: dict[int, tuple[Any, Any]] = {}
 
 
 def _of(settings: Any, make: Any) -> Any:
-    """What is made of some settings, once."""
+    """Return `make(settings)`, computed once per settings object."""
     known = _RULES.get(id(settings))
     if known is None or known[0] is not settings:
         known = _RULES[id(settings)] = settings, make(settings)
@@ -69,7 +69,7 @@ def _of(settings: Any, make: Any) -> Any:
 
 @functools.cache
 def programs_of_nodes() -> dict[str, str]:
-    """The texts that the relay sends to nodes, by their files on the machine."""
+    """Return the sources that the relay sends to nodes, by path on the simulated machine."""
     folder = Path(__file__).parents[2] / "vrm" / "live" / "runner"
     return {f"{loading.HOUSE}/live/runner/{file.name}": file.read_text(encoding="utf-8") for file in sorted(folder.glob("*.py"))}
 
@@ -109,14 +109,14 @@ _USED = (
     "run.rundir.RunDirectory",
     "system.errors.RunError",
 )
-"""Modules of vrm, and what is in them."""
+"""Modules and names of vrm that `vrm` returns."""
 
 
 _SETTINGS: dict[Any, Any] = {}
 
 
 def settings_of(plan: Plan, path: str) -> Any:
-    """The settings of a plan; they are read once, and that does not count as something that happened."""
+    """Return the settings of a plan. They are read once; reading does not change the time, the calls or the random numbers."""
     key = plan.nodes, plan.cores, plan.policy, plan.backfilling, plan.interrupted, plan.on_stop, plan.walltime, plan.hosts, plan.batch, plan.mpi, plan.lends, plan.licences
     if key not in _SETTINGS:
         steps, now, switch, chance = K.steps, K.now, K.switch_at, K.chance.getstate()
@@ -127,13 +127,13 @@ def settings_of(plan: Plan, path: str) -> Any:
 
 
 def emulated(plan: Plan) -> list[Any]:
-    """The nodes of a plan."""
+    """Return the emulated nodes of a plan."""
     resources = {"gpu": float(plan.gpus)} if plan.gpus else {}
     return [vrm().Node(f"e{number}", (plan.cores,), resources) for number in range(plan.nodes)]
 
 
 def manager_of(world: World) -> Any:
-    """The real manager, as `vrm run` makes it on an emulated cluster."""
+    """Return the real manager, made like `vrm run` does on an emulated cluster, or on hosts."""
     house, settings = vrm(), world.settings
     if world.plan.hosts:
         return house.Manager(settings, house.prepare(settings, dict(loading.ENVIRONMENT)), house.RunDirectory.of(settings),
@@ -150,21 +150,21 @@ def manager_of(world: World) -> Any:
 
 
 def all_ended(manager: Any) -> bool:
-    """Whether no job is left, nor one that was ended by a stop, which the same command runs again, nor an end that the disk did
-    not take."""
+    """Return whether nothing is left to do: no waiting or running job, no unwritten job end, and no job that a stop ended and
+    that the next `vrm run` would run again."""
     state = manager.live.state
     return not state.waiting and not manager.live.running and not manager.live.records.pending and not any(
         entry.cause == "stop" and entry.state.value == "cancelled" for entry in state.book.entries.values())
 
 
 def given_up(manager: Any) -> set[str]:
-    """The nodes that did not answer a manager, which it could not sweep."""
+    """Return the nodes that did not answer the manager, so that it could not sweep them."""
     cluster = manager.live.cluster
     return set(K.hosts) - {K.home.name, *(node.name for number, node in enumerate(cluster.nodes) if cluster.up >> number & 1)}
 
 
 def unfolded(data: bytes) -> bytes:
-    """The records in the bytes of a journal, each job's own: what a manager has folded says the same."""
+    """Return the bytes of a journal with combined records expanded to one record per job, with the same meaning."""
     if b'"event":"lives"' not in data and b'"event":"jobs"' not in data:
         return data
     house = vrm()
@@ -172,14 +172,15 @@ def unfolded(data: bytes) -> bytes:
         records = house.combined_records.unfolded(house.files.parsed(data, "journal"))
         return b"".join(house.files._encode({**each, "sum": ""}).encode() + b"\n" for each in records)
     except ValueError:
-        return data  # who reads all of it says what is wrong
+        return data  # a later reader reports the error
 
 
 class Run:
-    """One execution of a job's program, after the `start` of that number in the journal. `crashed`: the machine died while it
-    ran, or before its end was on disk; `shot`: a fault killed it; `orphaned`: a fault killed its supervisor before its end was
-    on record, `unseen`: even before it ended; `unlinked`: the connection to its node was lost before its end was on record;
-    `cut`: its node was out of reach; `late`: what starts it came there when it had been given up; `signalled`: the manager was to end it; `sent`: it has."""
+    """One execution of a job's program; `start` is the number of the job's `start` record in the journal. `crashed`: the machine
+    crashed while it ran, or before its end was on disk. `shot`: a fault killed it. `orphaned`: a fault killed its supervisor before
+    its end was recorded; `unseen`: even before it ended. `unlinked`: the connection to its node was lost before its end was
+    recorded. `cut`: its node was unreachable. `late`: its start order arrived after the manager had given it up. `signalled`: the
+    manager was to end it; `sent`: the manager has sent the signal."""
 
     def __init__(self, job: int, process: Process, start: int) -> None:
         self.job, self.process, self.started, self.words = job, process, K.now, process.argv[1:]
@@ -198,33 +199,33 @@ class Run:
 
     @property
     def licences(self) -> int:
-        """How many it has."""
+        """Number of licences that it holds."""
         return int("l" in self.words[-1])
 
     @property
     def nodes(self) -> set[str]:
-        """Where its cores are."""
+        """Names of the nodes of its cores."""
         return {name for name, _, _ in self.cores}
 
     def reaches(self, host: str) -> bool:
-        """Whether a node, or any other than the manager's (""), is one of its own."""
+        """Return whether it uses the node `host`; for "", any node other than the manager's."""
         nodes = self.nodes | {self.process.host.name}
         return host in nodes if host else bool(nodes - {K.home.name})
 
     @property
     def brief(self) -> bool:
-        """Whether it was killed at once: it may have been on its way since an earlier start."""
+        """Whether it was killed immediately: its start order may belong to an earlier start."""
         return self.signalled and self.ended is not None and self.ended < self.started + 0.01
 
     @property
     def clean(self) -> bool:
-        """Whether it ended by itself, and everybody concerned could know how."""
+        """Whether it ended by itself, and vrm could learn how."""
         return self.ended is not None and not (
             self.crashed or self.shot or self.orphaned or self.signalled or self.unlinked)
 
     @property
     def code(self) -> int | None:
-        """As a shell would show it."""
+        """The exit status as a shell shows it; None while it runs."""
         if self.status is None:
             return None
         return self.status >> 8 if not self.status & 127 else 128 + (self.status & 127)
@@ -236,19 +237,19 @@ class Run:
 
 
 class Told:
-    """A command of a user, and what its client was told. `ids` are jobs that it says there are; `why` says that it was not
-    carried out."""
+    """A command of a user and the `reply` to its client. `ids` are the jobs that the reply names; `why` is the error if it was
+    not carried out. `over`: the client has got a reply; `asked` and `at` are the times of the command and the reply (seconds)."""
 
     def __init__(self, act: Act, process: Process) -> None:
         self.act, self.process, self.name, self.reply, self.over, self.why = act, process, "", None, False, ""
         self.ids: list[int] = []
         self.at = self.asked = 0.0
         self.sent: Any = None
-        self.starts = 0  # of its job by the journal, when its client was answered
+        self.starts = 0  # number of starts of its job in the journal at the reply
 
     @property
     def job(self) -> int:
-        """The job that it is about, by the last word."""
+        """Id of the job that the command is about (its last word)."""
         value = self.act.value
         return int(value[-1]) if isinstance(value, tuple) else value
 
@@ -257,32 +258,32 @@ class Told:
 
 
 class History:
-    """What really happened."""
+    """Records what really happened, and checks it; `wrong` holds the violations found."""
 
     def __init__(self) -> None:
         self.runs: dict[int, list[Run]] = {}
         self.wrong: list[str] = []
         self.trouble_until = 0.0
-        self.trouble_beyond = 0.0  # until when nodes may not be in reach
+        self.trouble_beyond = 0.0  # time until which nodes may be unreachable
         self.forks_refused = False
-        self.stalled = False    # processes of vrm were stopped for a while
+        self.stalled = False    # processes of vrm were suspended for a while
         self.machines = self.failures = 0
         self.torn = False       # a user has written half a line into the queue file
         self.unguarded: set[int] = set()  # jobs whose supervisor was killed, or may have been
-        self.loose: dict[int, int] = {}   # jobs whose start of this number may be without a connection to its node
+        self.loose: dict[int, int] = {}   # by job: number of a start that may have no connection to its node
         self.struck: set[int] = set()     # jobs that were started when the machine died
-        self.of_file = set[int]()         # jobs of the queue file: who writes that is told nothing
+        self.of_file = set[int]()         # jobs of the queue file, whose writer gets no replies
         self.compared = 0
-        self.stopping = False   # somebody has told the manager to stop
+        self.stopping = False   # a user has asked the manager to stop
 
     def say(self, text: str) -> None:
-        """Something is wrong."""
+        """Record a violation and stop the world."""
         self.wrong.append(f"at {K.now - 1000:.6f} s, call {K.steps}: {text}")
         K.over = True
 
     @staticmethod
     def journal(disk: bool = False) -> bytes:
-        """The journal as processes see it, or as the disk has it."""
+        """Return the journal as processes see it; with `disk`, as it is on disk."""
         try:
             inode = K.disk.find("/home/user/w/log/journal", "/")
         except OSError:
@@ -290,13 +291,13 @@ class History:
         return inode.disk if disk else bytes(inode.data)
 
     def known(self, disk: bool = False) -> bytes:
-        """What of it counts: behind zeros is what nobody has acted on (that nobody has is seen by what the programs do)."""
+        """Return the valid part of the journal, up to the first zero byte. Nobody has acted on what follows (checked by means of the programs)."""
         return unfolded(self.journal(disk).partition(b"\0")[0])
 
     # While it happens.
 
     def begin(self, world: World, process: Process) -> Run:
-        """The program of a job begins."""
+        """Record that the program of a job begins; check that the journal allows it. Return the run."""
         job = int(process.env["VRM_JOB_ID"])
         last, starts, record = b"", 0, b""
         for found in _LIFE.finditer(self.known(disk=True)):
@@ -312,7 +313,7 @@ class History:
         elif parent is not None and parent.dead:
             run.orphaned = run.unseen = True
             self.unguarded.add(job)
-        if parent is not None and "ssh" in parent.facts and parent.facts["ssh"].dead:  # an order that was on its way
+        if parent is not None and "ssh" in parent.facts and parent.facts["ssh"].dead:  # a start order that was already sent
             run.unlinked = run.late = True
             runs.append(run)
             return run
@@ -331,7 +332,7 @@ class History:
         return run
 
     def _cores(self, world: World, run: Run, line: bytes) -> None:
-        """No core has two jobs."""
+        """Check that no core, GPU or licence is used by two jobs."""
         record, nodes, run.cores = self._placed(line)
         run.gpus = frozenset((nodes[int(node)].name, index) for node, found in record["placement"].get("devices", {}).items() for index in found["gpu"])
         run.ranks = record["placement"].get("procs", 0)
@@ -362,7 +363,7 @@ class History:
             self.say(f"there are {licences} runs with a licence, of which there are {world.plan.licences}: {run}")
 
     def _placed(self, line: bytes) -> tuple[Any, list[Any], frozenset[tuple[str, int, int]]]:
-        """The record of a start in this line of the journal, the nodes of its manager, and the job's cores."""
+        """Return the `start` record of a journal line, the nodes of its manager, and the cores of the job."""
         house = vrm()
         record = house.files._decode(f'{{{line.decode()}')[0]
         data = self.known(disk=True)
@@ -372,12 +373,12 @@ class History:
         return record, nodes, frozenset((nodes[slot.node].name, slot.socket, core) for slot in placement.slots(nodes) for core in slot.cores)
 
     def _was_on(self, run: Run) -> bool:
-        """Whether an earlier start of a job was to be on the node of its program: that was on its way when it was given up."""
+        """Return whether an earlier start of the job was placed on the node of this run: its order was sent before it was given up."""
         starts = [found[0] for found in _LIFE.finditer(self.known(disk=True)) if int(found[2]) == run.job and found[1] == b"start"]
         return any(run.process.host.name in {name for name, _, _ in self._placed(line)[2]} for line in starts[:-1])
 
     def _lent(self, nodes: list[Any]) -> dict[int, frozenset[tuple[str, int, int]]]:
-        """The cores that jobs have left, by the journal on disk."""
+        """Return the cores that jobs have lent, by lender, from the journal on disk."""
         house = vrm()
         lends = house.replay(house.files.parsed(self.known(disk=True), "journal")).state.lends
         layout = house.Cluster(nodes).layout
@@ -386,7 +387,7 @@ class History:
                 for job in {each.lender for each in lends.all.values()}}
 
     def _shape(self, run: Run, placement: Any) -> str:
-        """Why what is started is not what was decided: so many ranks of each program, threads for so many cores; "" where it is."""
+        """Return how the started program differs from the decision (ranks of each program, number of threads); "" if it does not."""
         process = run.process
         if process.role == "mpirun":
             wanted = [part["procs"] for part in placement.get("parts", [placement])]
@@ -400,14 +401,14 @@ class History:
         return ""
 
     def stop(self) -> None:
-        """Somebody tells the manager to stop: what runs is ended, or not, as it is configured."""
+        """Record that the manager is asked to stop: running programs may be ended, depending on the configuration."""
         self.stopping = True
         last = self._last(self.known())
         for job, runs in self.runs.items():
-            runs[-1].signalled |= runs[-1].alive or last.get(job) == b"start"  # whose end nobody has recorded yet
+            runs[-1].signalled |= runs[-1].alive or last.get(job) == b"start"  # its end is not recorded yet
 
     def overdue(self, world: World, run: Run) -> None:
-        """A program has ended by itself: had it exceeded its limit, a manager that was there would have ended it."""
+        """Check a program that ended by itself: if it exceeded its limit while a manager ran, the manager should have ended it."""
         live = vars(world.object).get("live")
         entry = live.state.book.entries.get(run.job) if live is not None else None
         if entry is None or entry.job.malleable or live.phase != "running" or run.unlinked or run.orphaned or run.process.host is not K.home:
@@ -417,7 +418,7 @@ class History:
             self.say(f"{run} has a limit of {entry.job.walltime:g} s, and nobody has ended it")
 
     def carried_out(self, world: World, run: Run) -> None:
-        """A program has ended by itself: had it been about to be ended, a manager that was there would have done that."""
+        """Check a program that ended by itself: if the manager had recorded that it ends it, it should have done so in time."""
         found = re.findall(rb'"event":"(start|intent|end|again|back)","id":%d\b[^\n]*?(?:"tick":([0-9.]+)|\n)' % run.job, self.known())
         if world.plan.hosts or not found or found[-1][0] != b"intent" or not found[-1][1] or run.shot:
             return
@@ -426,12 +427,12 @@ class History:
             self.say(f"{run} was to be ended since {due - 1000:.3f}, and nobody has ended it")
 
     def intents(self) -> None:
-        """A manager has ended: what it was about to end counts as ended by it, though it may not have come to that."""
+        """Record the end of a manager: programs that it was about to end count as ended by it."""
         for job in self.runs:
             self.runs[job][-1].signalled |= self.intended(job)
 
     def intended(self, job: int) -> bool:
-        """Whether the last word of the journal about a job is that it is to be ended."""
+        """Return whether the last record of a job in the journal is that the manager is going to end it."""
         found = re.findall(rb'"event":"(start|intent|end|again)","id":%d\b' % job, self.known())
         return bool(found) and found[-1] == b"intent"
 
@@ -439,27 +440,27 @@ class History:
         run = process.facts.get("run") or process.facts.get("rank of")
         if run is not None and K.current.role in ("manager", "runner", "agent") and number not in (0, 17, 18):
             run.signalled = True
-            run.sent |= run.alive and K.current.role == "manager" and not K.disk.trouble  # which may lose why
+            run.sent |= run.alive and K.current.role == "manager" and not K.disk.trouble  # a full disk may lose the reason
             if run.alive and K.current.role == "manager" and number in (TERM, KILL) and not (K.disk.failures or run.shot or run.orphaned or run.late):
                 self._reasoned(run)
 
     def _reasoned(self, run: Run) -> None:
-        """The manager ends a program: why is on disk."""
+        """Check that the reason is on disk when the manager ends a program."""
         found = re.findall(rb'"event":"(start|intent|end|again|back)","id":%d\b' % run.job, self.known(disk=True))
         if found and found[-1] == b"start":
             self.say(f"{run} is ended, and the disk does not have why")
 
     def lost_supervisor(self, victim: Process) -> None:
-        """A fault has killed a process: it may have been that which knew how a program ended."""
+        """Record that a fault killed a process; a supervisor may have been the only one that knew how a program ended."""
         if victim.role != "supervisor":
             return
         for job, start, run in self._begun():
-            if run is None or run.process.host is not K.home:  # it may have been about to begin it
+            if run is None or run.process.host is not K.home:  # it may have been about to start it
                 self.unguarded.add(job)
                 self.loose[job] = start
             if run is None:
                 continue
-            if run.process.host is not K.home:  # which of them has it nobody here knows
+            if run.process.host is not K.home:  # unknown which supervisor it has
                 run.orphaned = True
             elif run.process.parent is victim and (run.alive or not self._written(job)):
                 self.unguarded.add(job)
@@ -467,14 +468,14 @@ class History:
 
     @staticmethod
     def _written(job: int) -> bool:
-        """Whether a supervisor has written into the marker, all of it, how a job has ended."""
+        """Return whether a supervisor has written the complete end of a job into its marker file."""
         try:
             return bytes(K.disk.find(f"/home/user/w/log/pids/{job}", "/").data).count(b"\n") > 1
         except OSError:
             return False
 
     def _begun(self) -> Iterator[tuple[int, int, Run | None]]:
-        """The jobs that are started by the journal, with the number of the start, and what ran since."""
+        """Yield the jobs that run according to the journal: id, number of the start, and the run of that start (None: none yet)."""
         starts: dict[int, int] = {}
         last: dict[int, bytes] = {}
         for found in _LIFE.finditer(self.known()):
@@ -486,8 +487,8 @@ class History:
             yield job, starts[job], runs[-1] if runs and runs[-1].start == starts[job] else None
 
     def unlinked(self, host: str, cut: bool = False) -> None:
-        """The connection to a node, or to all of them (""), is lost: of ends that are not on record nobody may hear, and what
-        is to start there may not."""
+        """Record that the connection to a node, or to all nodes (""), is lost: vrm may not learn of ends that are not recorded
+        yet, and programs that are to start there may not start."""
         for job, start, run in self._begun():
             if run is None:
                 self.loose[job] = start
@@ -500,7 +501,7 @@ class History:
                 run.cut |= cut and run.process.host.name == host
 
     def node_died(self, host: Host) -> None:
-        """A node is gone, with all that runs there."""
+        """Record the crash of a node, with everything that runs there."""
         self.unlinked(host.name)
         for runs in self.runs.values():
             for run in runs:
@@ -508,7 +509,7 @@ class History:
                     run.crashed, run.ended, run.status = True, K.now, KILL
 
     def crash(self, world: World) -> None:
-        """The machine of the manager dies."""
+        """Record the crash of the manager's machine."""
         self.machines += 1
         self.unlinked("")
         for runs in self.runs.values():
@@ -517,7 +518,7 @@ class History:
                     run.crashed, run.ended, run.status = True, K.now, KILL
 
     def allocation_over(self) -> None:
-        """The batch system kills all processes."""
+        """Record that the batch system kills all processes at the end of the allocation."""
         for job, word in self._last(self.known()).items():
             if word == b"start":
                 self.struck.add(job)
@@ -525,7 +526,7 @@ class History:
                     run.crashed = True
 
     def after_crash(self, world: World) -> None:
-        """What the disk has now says which ends nobody knows."""
+        """Record after a crash whose ends are unknown: jobs that run according to the journal on disk."""
         for job, word in self._last(self.known()).items():
             if word == b"start":
                 self.struck.add(job)
@@ -533,18 +534,18 @@ class History:
                     run.crashed = True
 
     def starts(self, told: Told) -> int:
-        """How often the job that is to be cancelled was started by the journal."""
+        """Return how often the job of a cancel command was started according to the journal; 0 for other commands."""
         if told.sent["do"] != "cancel":
             return 0
         return len(re.findall(rb'"event":"start","id":%d\b' % told.job, self.known()))
 
     @staticmethod
     def _last(journal: bytes) -> dict[int, bytes]:
-        """The last word of a journal about each job."""
+        """Return the event of the last record of each job."""
         return {int(found[2]): found[1] for found in _LIFE.finditer(journal) if found[1] != b"job"}
 
     def listed(self, world: World, told: Told) -> None:
-        """A user was told of all jobs that have not ended: those are among them that clients were told of before."""
+        """Check a list of unended jobs that a user got: it has every unended job that earlier replies named."""
         if world.object is None or any(each.sent and each.sent["do"] == "requeue" for each in world.told):
             return
         entries = world.object.live.state.book.entries
@@ -554,7 +555,7 @@ class History:
             self.say(f"a user was told of all jobs, {told.ids}, and jobs {lost} have not ended")
 
     def refused(self, world: World, text: str) -> None:
-        """A manager could not begin, or go on."""
+        """Check the error of a manager that could not start or continue: a fault must explain it."""
         failed, self.failures = self.failures < K.disk.failures, K.disk.failures
         trouble = K.now < self.trouble_until + 2.0 or failed or self.forks_refused
         trouble |= K.now < self.trouble_beyond and text.startswith("no node of the allocation answers")
@@ -562,11 +563,11 @@ class History:
             self.say(f"the manager says: {text}")
 
     def left(self, world: World, manager: Any) -> None:
-        """A manager has ended as it should."""
+        """Compare the journal with the memory of a manager that ended normally."""
         self._compare(manager, self.journal(disk=True), "at the end of a life")
 
     def killed(self, world: World, manager: Any) -> None:
-        """A manager was killed."""
+        """Compare the journal with the memory of a killed manager (in every third life)."""
         if world.lives % 3 == 0 and "journal" in vars(manager.live) and not manager.live.journal.pending:
             self._compare(manager, self.journal(), "when it was killed")
 
@@ -587,13 +588,13 @@ class History:
 
 @functools.lru_cache(maxsize=64)
 def nodes_of(line: bytes) -> list[Any]:
-    """The nodes of a manager, by its record."""
+    """Return the nodes of a manager from its `run` record."""
     house = vrm()
     return list(house.codec.nodes_of(house.files._decode(line.decode())[0]["nodes"]))
 
 
 def facts(state: Any) -> dict[int, tuple[Any, ...]]:
-    """What must be the same in memory and after a replay."""
+    """Return, by job, the values that must be equal in memory and after a replay of the journal."""
     return {job: (entry.state.value, entry.held, entry.tries, entry.losses, entry.job.procs, entry.job.walltime,
                   entry.job.payload.arguments, entry.details.retries)
             for job, entry in state.book.entries.items()}
@@ -603,7 +604,7 @@ def facts(state: Any) -> dict[int, tuple[Any, ...]]:
 
 
 def send(world: World, act: Act) -> dict[str, Any]:
-    """The command of an act."""
+    """Return the command (as in a command file) of an act."""
     if act.kind == "submit":
         return {"do": "submit", "line": act.value}
     if act.kind == "stop":
@@ -616,11 +617,11 @@ def send(world: World, act: Act) -> dict[str, Any]:
 
 
 def answer(world: World, told: Told) -> None:
-    """What the client of vrm does with it (`vrm.commands.job`)."""
+    """Send a command as vrm's client does (`vrm.commands.job`), and record the reply."""
     house, time = vrm(), loading.MODULES["time"]
     run = house.RunDirectory.of(world.settings)
     try:
-        for _ in range(30):  # until somebody has started a manager
+        for _ in range(30):  # until a manager runs
             if run.manager_runs():
                 break
             time.sleep(0.1)
@@ -646,7 +647,7 @@ def answer(world: World, told: Told) -> None:
 
 
 def slurm(world: World, told: Told) -> int:
-    """A command of Slurm, as a client gives it: through the manager's socket, or by command files, as from another node."""
+    """Run a Slurm command as its client does: through the manager's socket, or by command files as from another node."""
     house, process = vrm(), K.current
     words = told.act.value
     told.name = house.command_files.new_name()
@@ -680,7 +681,7 @@ def slurm(world: World, told: Told) -> int:
 
 
 def events_of(world: World) -> dict[str, int]:
-    """How many records of each kind the journal has."""
+    """Return the number of records in the journal by event."""
     found: dict[str, int] = {}
     for event in re.findall(rb'^\{"event":"(\w+)"', world.history.journal(), re.MULTILINE):
         found[event.decode()] = found.get(event.decode(), 0) + 1
@@ -688,7 +689,7 @@ def events_of(world: World) -> dict[str, int]:
 
 
 def judge(world: World) -> None:
-    """Everything has ended."""
+    """Check the final state of a world, after everything has ended."""
     house, history = vrm(), world.history
     K.current = K.init
     left = [process for process in K.processes.values() if process is not K.init and process.role not in ("client", "editor")
@@ -734,13 +735,13 @@ def _judge_job(world: World, entry: Any, row: Any, runs: list[Run]) -> None:
         history.say(f"job {job} has {entry.details.retries} retries, and failed {len(failures)} times: {runs}")
     unknown = "could not start" in row.reason or (job in history.unguarded and "its supervisor was killed" in row.reason) or (
         job in history.struck and "was restarted" in row.reason) or (
-        bool(runs) and history.loose.get(job, 0) > runs[-1].start)  # the last start may have come to no run
+        bool(runs) and history.loose.get(job, 0) > runs[-1].start)  # the last start may have had no run
     last = None if unknown or not runs else runs[-1]
     if state == "completed" and (last is None or last.code != 0):
         history.say(f"job {job} is completed, and it is not: {runs}")
     known = row.exit_code
     if last is not None and known is not None and known != last.code and not last.unlinked and not (
-            (last.signalled or state not in ("completed", "failed")) and last.process.host is not K.home):  # its stand-in was killed
+            (last.signalled or state not in ("completed", "failed")) and last.process.host is not K.home):  # the process that represents it here was killed
         history.say(f"job {job} is {state} and said to have ended with {known}, and it is: {runs}")
     if last is not None and last.unseen and (state == "completed" or known is not None):
         history.say(f"job {job} is {state} with {known}, and nobody has seen its end: {runs}")
@@ -752,7 +753,7 @@ def _judge_job(world: World, entry: Any, row: Any, runs: list[Run]) -> None:
         if state in ("failed", "completed") and known != last.code:
             history.say(f"job {job} is said to have ended with {known} ({row.reason}), and it is: {runs}")
         again = bool(last.code) and "on which it depends" in row.reason and any(
-            told.sent and told.sent["do"] == "requeue" for told in world.told)  # before its retry, which waits for another that was requeued
+            told.sent and told.sent["do"] == "requeue" for told in world.told)  # before its retry, because it depends on a job that was requeued
         if state == "cancelled" and not asked & {"cancel", "requeue"} and not again:
             history.say(f"job {job} is cancelled ({row.reason}), and it ended by itself: {runs}")
     if "could not start" in row.reason and "Input/output error" not in row.reason and not world.plan.hosts:
@@ -771,15 +772,15 @@ def _judge_job(world: World, entry: Any, row: Any, runs: list[Run]) -> None:
                 state == "timeout" and (job in history.unguarded or history.stalled)) or (
                 state in ("failed", "timeout") and job in history.loose) or (
                 (state == "timeout" or " is down" in row.reason) and bool(world.plan.hosts)
-                and history.trouble_beyond > 0.0)  # whether it ran nobody knows
+                and history.trouble_beyond > 0.0)  # it is unknown whether it ran
         if not allowed:
             history.say(f"job {job} is {state} ({row.reason}), and it never ran")
-    elif state == "refused" and not (history.torn and "0x00" in row.reason):  # its line is what the machine's death left
+    elif state == "refused" and not (history.torn and "0x00" in row.reason):  # its line was damaged by the crash
         history.say(f"job {job} is refused ({row.reason}), and it ran: {runs}")
 
 
 def _judge_words(history: History, job: Any, run: Run) -> None:
-    """A run was of what its job is: its programs with their arguments, its script as it was submitted."""
+    """Check that a run executed what its job says: programs with arguments, and the script as submitted."""
     payload, process = job.payload, run.process
     if process.role == "mpirun":
         found = [tuple(words[1:]) for _, words in programs_of(process.argv)]
@@ -796,7 +797,7 @@ def _judge_words(history: History, job: Any, run: Run) -> None:
 
 
 def too_large(world: World, job: Any) -> bool:
-    """Whether a job needs more than there is."""
+    """Return whether a job needs more than the machine has."""
     plan = world.plan
     if not plan.mpi and not job.payload.script and job.request.cores > plan.cores:
         return True
@@ -810,7 +811,7 @@ def too_large(world: World, job: Any) -> bool:
 
 
 def commands() -> list[str]:
-    """The command files that are there."""
+    """Return the names of the command files that exist."""
     try:
         return [name for name in K.disk.find("/home/user/w/log/commands", "/").names if not name.startswith(".")]
     except OSError:
@@ -818,7 +819,7 @@ def commands() -> list[str]:
 
 
 def _judge_waited(world: World, told: Told, entries: Mapping[int, Any]) -> None:
-    """A command that waits for its jobs has ended as they have, or says that it does not know."""
+    """Check a command that waited for its jobs: it reports success exactly if they completed, unless it says that it does not know."""
     found = [entries[job].state.value for job in told.ids if job in entries]
     if "continues with the next manager" in told.reply["text"] or any(each.sent and each.sent["do"] == "requeue" for each in world.told):
         return
@@ -855,7 +856,7 @@ def _judge_told(world: World, past: Any) -> None:
                 act.kind == "requeue" or "requeue" in (act.value if act.kind == "slurm" else ()) for act in world.plan.acts):
             job = told.job
             late = [run for run in history.runs.get(job, []) if run.started > told.at and not run.late
-                    and not (run.start <= told.starts and (run.signalled or run.crashed))]  # its start was on its way, and ended
+                    and not (run.start <= told.starts and (run.signalled or run.crashed))]  # its start order was already sent, and it ended
             if late:
                 history.say(f"a user was told at {told.at - 1000:.3f} that job {job} was cancelled, and it ran: {late}")
         elif kind == "hold" and ok:

@@ -1,4 +1,4 @@
-"""A world while it runs: the machine with its manager, the users, and the faults of a plan."""
+"""Runs a world: the simulated machine with its manager, the users, and the faults of a plan."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from world.plan import BEYOND, LOOK, SLURM, Act, Fault, Plan
 from world.truths import History, Told
 
 MOST_SECONDS = 900.0
-"""Virtual seconds in which a world must come to its end."""
+"""Virtual seconds within which a world must end."""
 
 MOST_PUT_OFF = 40
-"""How often a fault waits for something to happen to."""
+"""How often a fault without a target is postponed before it is dropped."""
 
 MOST_STEPS = 120_000
-"""System calls in which it must."""
+"""Number of system calls within which a world must end."""
 
 MOST_WAITED = 1.0
-"""Seconds after which a fault comes though what it waits for has not happened."""
+"""Seconds after which a fault comes even if the event that it waits for has not happened."""
 
 HOME = "/home/user/w"
 
 SCRIPT = "#!world script\n# {}\n" + "# a line\n" * 90
-"""The script of users, who change it."""
+"""The batch script of users; their edits change the number in it."""
 
 RUNS = ("job", "mpirun", "script")
-"""Roles of what vrm starts for a job."""
+"""Roles of the processes that vrm starts for a job."""
 
 ERRNO = {"full": 28, "quota": 122, "readonly": 30}
 
 
 @dataclass
 class Outcome:
-    """What became of a world."""
+    """The result of a world. `wrong` is empty if it passed; `digest` identifies its trace."""
 
     plan: Plan
     wrong: list[str]
@@ -57,7 +57,7 @@ class Outcome:
 
 
 class World:
-    """Runs one plan. `history` is what really happened to the programs of jobs, `told` what users were answered."""
+    """Runs one plan. `history` records what really happened to the programs of jobs, `told` the commands of users with the replies."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -67,7 +67,7 @@ class World:
         self.kinds: dict[str, int] = {}
         self.crashes = self.lives = 0
         self.manager: Process | None = None
-        self.object: Any = None      # the Manager of the life that runs
+        self.object: Any = None      # the Manager of the current life
         self.finished = False
         self.acting = len(plan.acts)
         self.began = 0.0
@@ -75,20 +75,20 @@ class World:
         self._refuse_forks = 0
         self._slow_until = 0.0
         self.postpone = 0
-        self.allocation = 1           # of the batch system: which one
-        self.found: set[str] = set()  # command files that were there when the life began
+        self.allocation = 1           # number of the allocation of the batch system
+        self.found: set[str] = set()  # command files that existed when the life began
         self.watching = 0.0  # since when a manager has run without a pause
-        self.silent: set[str] = set()  # nodes that nobody could reach at some time of the life
-        self.unswept = False          # processes that lead to nodes were killed in the last seconds
-        self.was_stopping = False     # somebody had told the last manager to stop
-        self.aim = ""                 # what the next fault waits for, since the fault of this number
+        self.silent: set[str] = set()  # nodes that were unreachable at some time of the life
+        self.unswept = False          # processes that connect to nodes were killed recently
+        self.was_stopping = False     # the last manager had been asked to stop
+        self.aim = ""                 # what the next fault waits for, and the number of such faults so far
         self.aimed = 0
-        self.doer: Process | None = None  # who has done that
+        self.doer: Process | None = None  # the process that caused the event
 
     # Its parts.
 
     def run(self) -> Outcome:
-        """Let it happen, and judge it."""
+        """Run the world and check it; return the outcome."""
         plan = self.plan
         K.reset(plan.seed, plan.strict)
         K.quantum, K.most, K.reuse = plan.quantum, MOST_STEPS, plan.reuse
@@ -126,7 +126,7 @@ class World:
                        truths.events_of(self), list(K.trace or ()))
 
     def _prepare(self) -> None:
-        """The files of the user and of the system."""
+        """Write the files of the user and of the system."""
         disk, plan = K.disk, self.plan
         for folder in ("/usr/bin", "/tmp", "/dev/shm", f"{HOME}/bin"):
             file_calls.makedirs(folder)
@@ -156,7 +156,7 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
         disk.save_all()
 
     def _prepare_nodes(self) -> None:
-        """The machines, and what they and the kernel's files say of them; all have the same disk."""
+        """Add the other machines, with the kernel's files that describe them; all share one disk."""
         cores = self.plan.cores
         for name in self.plan.hosts:
             if name not in K.hosts:
@@ -177,7 +177,7 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
 
     @staticmethod
     def write(path: str, text: str, mode: int = 0o644) -> None:
-        """Write a file as its user, who syncs it."""
+        """Write and sync a file as the user."""
         number = file_calls.open_(path, 0o1101, mode)
         data = text.encode()
         try:
@@ -188,7 +188,7 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
             file_calls.close(number)
 
     def _heal(self) -> None:
-        """All nodes are there, and in reach."""
+        """Power on all nodes and restore all connections."""
         for host in K.hosts.values():
             if not host.on:
                 K.power_on(host)
@@ -197,7 +197,7 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
             host.delay = 0.0
 
     def _end(self) -> None:
-        """Unwind what is left."""
+        """End all remaining processes."""
         K.fault_at, K.faults = NEVER, lambda: None
         for process in list(K.processes.values()):
             if process is not K.init and not process.dead:
@@ -220,7 +220,7 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
                 K.at(K.now + self.plan.batch, lambda: self._requeue(life, 1.0))
 
     def _life(self) -> int:
-        """One life of the real manager."""
+        """Run one life of the real manager; return its exit status."""
         try:
             self.object = manager = truths.manager_of(self)
             manager.run()
@@ -232,7 +232,7 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
         return 0
 
     def _ended(self, process: Process) -> None:
-        """A process has ended."""
+        """Record the end of a process."""
         run = process.facts.get("run")
         if run is not None:
             self._now("exit", process)
@@ -251,7 +251,7 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
             self._manager_ended(process)
 
     def _stop_waits(self) -> bool:
-        """Whether there is a command that tells the next manager to stop."""
+        """Return whether a waiting command will stop the next manager."""
         names = {told.name for told in self.told if told.sent and told.sent["do"] == "stop"}
         return bool(names.intersection(truths.commands()))
 
@@ -262,7 +262,7 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
         manager, self.object = self.object, None
         if normal and manager is not None and self.acting <= self.lasting and truths.all_ended(manager):
             self.finished = True
-            self.unswept = K.now < self.history.trouble_beyond - 50.0  # vrm waits for the last sweep for some seconds only
+            self.unswept = K.now < self.history.trouble_beyond - 50.0  # vrm waits only some seconds for the last sweep
             if K.now < self.history.trouble_beyond:
                 self.silent |= truths.given_up(manager)
             K.over = True
@@ -275,19 +275,19 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
         due = [each.time + self.began - K.now for each in self.plan.acts[len(self.plan.acts) - self.acting:]]
         rest = K.chance.choice((0.0, 0.001, 0.02)) if process.status == KILL else 0.4 if normal else max(1.5, self.history.trouble_until - K.now)
         if normal and manager is not None and truths.all_ended(manager) and due:
-            rest = max(rest, min(due))  # nobody has anything to do for it before
+            rest = max(rest, min(due))  # there is no work before the next act
         K.at(K.now + rest, self._start_manager)
 
     # Programs of jobs.
 
     def _started(self, process: Process) -> None:
-        """A program was started: it may be that of a job."""
+        """Record the start of a process, if it is the program of a job."""
         if process.role in RUNS:
             process.facts["run"] = self.history.begin(self, process)
             self._now("begin", process)
 
     def _signalled(self, process: Process, number: int) -> None:
-        """A signal has come to a process."""
+        """Record a signal to a process."""
         self.history.signalled(process, number)
         if process.facts.get("run") is not None and K.current is self.manager and number in (TERM, KILL):
             self._now("signal", K.current)
@@ -295,7 +295,7 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
     # Users.
 
     def _act(self, at: int, act: Act) -> None:
-        """Do what users do; it may take a while."""
+        """Perform an act of a user, in a process of its own."""
         if self.finished:
             return
         if K.disk.trouble and act.kind in ("append", "insert", "edit"):
@@ -312,7 +312,7 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
             self.told.append(told)
             process.facts["over"] = False
         self.acting -= 1
-        if act.kind == "release" and act.value == "all":  # who has held something looks after it
+        if act.kind == "release" and act.value == "all":  # the user repeats the release of held jobs
             self.acting += 1
             K.at(K.now + 20.0, lambda: self._act(at, act))
 
@@ -350,7 +350,7 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
             process_calls.kill(self.manager.pid, TERM)
 
     def _command(self, act: Act) -> int:
-        """As `vrm submit`, `vrm cancel` and the others."""
+        """Send a command like `vrm submit`, `vrm cancel` and others do."""
         told = K.current.facts["told"]
         if act.kind == "rubbish":  # somebody's editor
             with contextlib.suppress(OSError):
@@ -371,7 +371,7 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
         K.fault_at = K.steps + self.faults[0].gap if self.faults else NEVER
 
     def _fault(self) -> None:
-        """The next fault comes."""
+        """Apply the next fault, or arm it if it waits for an event."""
         fault = self.faults.pop(0)
         if fault.edge or fault.aim:
             self.faults.insert(0, fault._replace(edge=0, aim=""))
@@ -393,12 +393,12 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
             self.kinds[fault.kind] = self.kinds.get(fault.kind, 0) + 1
 
     def _edge(self) -> None:
-        """A file has changed, or is looked at: now."""
+        """Schedule the next fault within a few calls: the file has changed or is opened."""
         K.looking = None
         K.disk.armed, K.fault_at = None, K.steps + 1 + int(K.chance.random() ** 2 * 4)
 
     def _wait_for(self, aim: str) -> None:
-        """The next fault comes when this has happened, or after a while."""
+        """Arm the next fault: it comes after the event `aim`, or after MOST_WAITED seconds."""
         self.aim, self.aimed = aim, self.aimed + 1
         number = self.aimed
         if aim in aims.JOURNAL:
@@ -413,7 +413,7 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
 
     @staticmethod
     def _file(name: str) -> Any:
-        """A file in the directory of the run; None where there is none."""
+        """Return the inode of a file in the directory of the run; None if there is none."""
         try:
             return K.disk.find(f"{HOME}/log/{name}", "/")
         except OSError:
@@ -424,13 +424,13 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
         return here is not None and any(each is here or each in here.names.values() for each in places)
 
     def _now(self, what: str, doer: Process | None) -> None:
-        """Something has happened: a fault may wait for that."""
+        """Schedule the next fault soon if it waits for the event `what`, which `doer` has caused."""
         if what == self.aim:
             self.aim, self.doer, K.disk.armed, K.looking = "", doer, None, None
             K.fault_at = K.steps + 1 + int(K.chance.random() ** 2 * K.chance.choice((2, 4, 12, 60)))
 
     def _put_off(self, fault: Fault) -> None:
-        """There is nothing for a fault to happen to: it waits, and the others behind it."""
+        """Postpone a fault that has no target, and the faults after it; drop it after MOST_PUT_OFF times."""
         self.postpone += 1
         if self.postpone < MOST_PUT_OFF:
             self.faults.insert(0, fault._replace(gap=1 + int(K.chance.random() * 30)))
@@ -439,7 +439,7 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
             self.postpone = 0
 
     def _kill(self, fault: Fault) -> bool:
-        """kill -9 of a process of a kind."""
+        """Kill processes of the kind of the fault with SIGKILL; return whether there were any."""
         victims = self.victims(fault.kind)
         for victim in victims:
             K.note(f"fault: kill -9 {victim!r}")
@@ -459,7 +459,7 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
         return bool(victims)
 
     def victims(self, kind: str) -> list[Process]:
-        """The processes that a fault kills."""
+        """Return the processes that a fault kills: one at random (all spawners), or the one that caused the awaited event."""
         living = [process for process in K.processes.values() if not process.dead]
         if kind == "manager":
             return [self.manager] if self.manager is not None else []
@@ -493,7 +493,8 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
         return True
 
     def _requeue(self, life: int, delay: float) -> None:
-        """The batch system ends its job, in this life of a manager: SIGTERM to the manager, or to all, then SIGKILL to all."""
+        """Let the batch system end its job in this life of a manager: SIGTERM to the manager or to all processes, after `delay` seconds
+        SIGKILL to all."""
         if life != self.lives or self.finished:
             return
         K.note(f"fault: the allocation ends in {delay:g} s")
@@ -525,7 +526,7 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
         return True
 
     def _other(self, fault: Fault) -> Host | None:
-        """One of the other nodes, that is there and in reach."""
+        """Return a random reachable node other than the manager's; None if there is none."""
         hosts = [host for host in K.hosts.values() if host is not K.home and host.on and not host.cut]
         self.history.trouble_beyond = max(self.history.trouble_beyond, K.now + 60.0 + 5 * fault.value)
         return hosts[int(K.chance.random() * len(hosts))] if hosts else None
@@ -639,11 +640,11 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
 
 
 ran = 0
-"""Worlds of this process."""
+"""Number of worlds that this process has run."""
 
 
 def run(plan: Plan) -> Outcome:
-    """Run a world."""
+    """Run the world of a plan; return its outcome."""
     found = World(plan).run()
     global ran
     ran += 1
