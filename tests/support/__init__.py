@@ -1,1 +1,1 @@
-"""What tests share: sites, machines, stand-ins, and plain loops that define behaviour."""
+"""Shared test code: sites, machines, substitutes for programs, and simple reference implementations that define behaviour."""

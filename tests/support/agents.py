@@ -1,4 +1,4 @@
-"""Agents that run on this machine, and stand-ins for them and for jobs."""
+"""Agents that run on this machine, and substitutes for nodes and jobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vrm.live.relay.boot import MARK
 
 OPEN_MPI = OpenMPI.rank_variables
 RUN = f"r1.{os.getpid()}"
-"""The mark of these tests' jobs; others may be tested on this machine at the same time."""
+"""Run id of these tests' jobs; unique, because other tests may run on this machine at the same time."""
 STAND_IN = r"""#!/bin/sh
 # ssh as far as agents know it: what a host does stands in a file of its name.
 while [ $# -gt 2 ]; do shift; done
@@ -36,7 +36,7 @@ eval "exec $2"
 
 
 class StandIn:
-    """Nodes that are this machine, by a script instead of ssh."""
+    """Nodes that are all this machine, through a script that replaces ssh."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -46,13 +46,13 @@ class StandIn:
         self.agents: list[Agents] = []
 
     def does(self, host: str, what: str = "") -> None:
-        """From now on a connection to the host first does this, in a shell."""
+        """Let each new connection to the host first run the shell commands `what`."""
         other = self.root / f".{host}"
         other.write_text(what + "\n")
         other.replace(self.root / host)
 
     def make(self, *hosts: str, **options: Any) -> Loop:
-        """The agents of these hosts, with short times."""
+        """Return an event loop with agents of these hosts, with short times."""
         settings: dict[str, Any] = {"timeout": 10.0, "ping": 0.05, "pauses": (0.02, 0.1),
                                     "run": RUN, "command": (str(self.ssh),)}
         settings.update(options)
@@ -61,24 +61,24 @@ class StandIn:
         return Loop(agents)
 
     def pids(self, host: str) -> list[int]:
-        """The processes that connected to the host, which have become its agents."""
+        """Return the ids of the processes that connected to the host; they have become its agents."""
         path = self.root / f"pids.{host}"
         return list(map(int, path.read_text().split())) if path.exists() else []
 
     def tries(self, host: str) -> int:
-        """How often the host was connected to."""
+        """Return the number of connections to the host."""
         return len(self.pids(host))
 
 
 class Loop:
-    """An event loop around agents."""
+    """An event loop for agents; `seen` holds the events that were not taken yet."""
 
     def __init__(self, agents: Agents) -> None:
         self.agents = agents
         self.seen: list[AgentEvent] = []
 
     def until(self, condition: Callable[[], Any], what: str, limit: float = LIMIT) -> Any:
-        """Run until the condition holds."""
+        """Run until the condition is true and return its value; the test fails after `limit` seconds."""
         poll = select.poll()
         poll.register(self.agents.fileno(), select.POLLIN)
         end = time.monotonic() + limit
@@ -94,7 +94,7 @@ class Loop:
             poll.poll(1000 * min(max(0.0, due - now), 0.1))
 
     def next(self, kind: type, host: str | None = None) -> Any:
-        """Run until such an event comes (or has come), and take it out."""
+        """Run until there is an event of this kind (of this host); remove it from `seen` and return it."""
         def found() -> Any:
             return next((event for event in self.seen if isinstance(event, kind)
                          and host in (None, event.host)), None)
@@ -103,7 +103,7 @@ class Loop:
         return event
 
     def start(self) -> Loop:
-        """Start, with all nodes up."""
+        """Run until all nodes are up."""
         for _ in self.agents._nodes:
             self.next(NodeUp)
         return self
@@ -122,13 +122,13 @@ def nodes(tmp_path: Path) -> Iterator[StandIn]:
 
 
 class Jobs:
-    """Processes that carry the marks of jobs, ended with the test."""
+    """Processes with the environment variables of jobs; they are killed at the end of the test."""
 
     def __init__(self) -> None:
         self.started: list[subprocess.Popen[bytes]] = []
 
     def start(self, code: str, run: str = RUN, job: int = 1, **env: str) -> psutil.Process:
-        """A Python program that has begun; `code` may use os, sys, time and `wait()`."""
+        """Start a Python program and wait until it prints a line; `code` may use os, sys, time, signal and `wait()`."""
         program = ("import os, sys, time, signal\n"
                    "def wait():\n    print(flush=True); time.sleep(600)\n" + code)
         process = subprocess.Popen(
@@ -140,7 +140,7 @@ class Jobs:
         return psutil.Process(process.pid)
 
     def ended(self, process: psutil.Process) -> bool:
-        """Whether it was killed."""
+        """Return whether a process has ended."""
         for popen in self.started:
             popen.poll()
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE

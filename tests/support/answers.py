@@ -1,7 +1,7 @@
-"""Complete answers of vrm's commands, as files in tests/data/answers that a reader can judge.
+"""Complete answers of vrm's commands, recorded as readable files in tests/data/answers.
 
-The directory is made here, the run in it is of the year 2100, and nobody manages it: so the answers are the same on
-each machine, but for what `normal` replaces. `python tests/make_answers.py` records them again.
+This module makes the directory. Its run is of the year 2100 and has no manager, so the answers are the same on each machine
+except for the parts that `normal` replaces. `python tests/make_answers.py` records them again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from vrm.workload.submission import Submission
 
 ANSWERS = Path(__file__).resolve().parents[1] / "data" / "answers"
 THEN = 4102488000.0
-"""2100-01-01 12:00 in UTC: where no manager runs, the run goes on from its last record, which is later than now."""
+"""2100-01-01 12:00 UTC (seconds since the epoch). Without a manager, a run is continued from its last record, which is in the future."""
 
 CONFIG = """Applications: {Path: bin, Queue: queue}
 Nodes: 4
@@ -99,7 +99,7 @@ COMMANDS: dict[str, Sequence[str]] = {
 
 
 def made(place: Path) -> None:
-    """Make the directory: programs, a queue, a run of the year 2100, and files with mistakes."""
+    """Make the directory `place`: programs, a queue, a run of the year 2100, and files with mistakes."""
     (place / "bin").mkdir(parents=True)
     for name in ("cg.x", "ft.x"):
         (place / "bin" / name).write_text("#!/bin/sh\nsleep 1\n")
@@ -120,7 +120,7 @@ def made(place: Path) -> None:
 
 @contextlib.contextmanager
 def within(place: Path) -> Iterator[None]:
-    """This directory, the time of UTC, and nothing of the user's."""
+    """Work in this directory, in UTC, without the user's configuration; restore everything afterwards."""
     before, env = os.getcwd(), dict(os.environ)
     os.chdir(place)
     os.environ.update(TZ="UTC", COLUMNS="120", NO_COLOR="1")
@@ -136,7 +136,7 @@ def within(place: Path) -> Iterator[None]:
 
 
 def answer(line: str) -> str:
-    """The command line, what it prints on both outputs, and its exit status."""
+    """Run vrm; return the command line, its output and errors, and its exit status if it is not 0."""
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         try:
@@ -147,18 +147,18 @@ def answer(line: str) -> str:
 
 
 def normal(text: str, place: Path) -> str:
-    """The answer without what is of one machine or one moment."""
+    """Return the answer without the parts that depend on the machine or the time."""
     text = text.replace(str(place), "DIR").replace(host_name(), "HOST")
     for pattern, instead in (
             (r"(?m)^\w+ +(python|topology|node|login shell|mpicc|trial job|allocation) .*$", r"       \1: of this machine"),
-            (r"(?m)^usage: .*(\n {10,}.*)*", "usage: ..."),  # whose form is Python's
+            (r"(?m)^usage: .*(\n {10,}.*)*", "usage: ..."),  # the format depends on the Python version
             (r"[\d.]+ GiB", "N GiB"), (r"Python \d[\d.]+", "Python N"), (r"(?m)[ \t]+$", "")):
         text = re.sub(pattern, instead, text)
     return text
 
 
 def answers(name: str, place: Path) -> str:
-    """All answers of a file."""
+    """Return all answers of the file `name`."""
     with within(place):
         return normal("\n".join(map(answer, COMMANDS[name])), place)
 

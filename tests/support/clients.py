@@ -1,4 +1,4 @@
-"""Clients of Slurm, and what vrm has of what they want."""
+"""Runs client programs of Slurm on Slurm and on vrm."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ EXPECTED: dict[str, Any] = {
     "qtoolkit": {"name": "first", "state": "RUNNING", "sub": "SlurmState.RUNNING", "cpus": 2, "nodes": 1, "limit": 120,
                  "cancelled": "SUCCESSFUL", "out": "2\n"},
     "slurmpy": ["second\n", "first\n", "FAILED", 4]}
-"""What each client finds. Those that take long first: some run side by side."""
+"""Expected result of each client. Slow clients come first, because some run in parallel."""
 ON_VRM = ("gridtk", "signac", "hydra", "myqueue", "gwf", "maestro", "slurmpy")
-"""Clients that run on vrm alone, as all take time. By hand Slurm 22.05 gave the same but for two: gridtk reads what Slurm
-23.11 and later say, and gwf's job behind one that has failed waits there for ever."""
+"""Clients that run on vrm only, to save time. Run by hand, Slurm 22.05 gave the same results except for two: gridtk reads the
+output of Slurm 23.11 and later, and gwf's job after a failed one waits forever there."""
 CONFIG = """\
 Applications: {Any: true, Queue: queue}
 Allocation: {Policy: pack}
@@ -53,7 +53,7 @@ exec %(python)s -m vrm.cli -c vrm.yaml run -- %(python)s %(drive)s %(together)d 
 
 
 class Outcome(NamedTuple):
-    """What a client has found, after how many seconds; without an end `found` is None, and `said` has its words."""
+    """Result of a client and the seconds that it took; `found` is None if it did not finish. `said` is the end of its output."""
 
     found: Any
     seconds: float
@@ -61,11 +61,11 @@ class Outcome(NamedTuple):
 
 
 Results = dict[str, dict[str, Outcome]]
-"""On `slurm` and on `vrm`, by the client."""
+"""Outcomes by system (`slurm` or `vrm`) and client."""
 
 
 def outcome(folder: Path, client: str, more: str) -> Outcome:
-    """What became of a client."""
+    """Return the outcome of a client that ran in `folder`; `more` is added to its output."""
     log = folder / f"{client}.log"
     said = (log.read_text(errors="replace") if log.exists() else "it was not run")[-6000:] + more[-3000:]
     try:
@@ -75,7 +75,7 @@ def outcome(folder: Path, client: str, more: str) -> Outcome:
 
 
 class Drives:
-    """Runs clients as an ordinary account, in a directory on `slurm` and another one on `vrm`."""
+    """Runs clients as an ordinary account, in one directory with Slurm and in another with vrm."""
 
     def __init__(self, testbed: Testbed, python: Path) -> None:
         self.testbed, self.python = testbed, python
@@ -85,7 +85,7 @@ class Drives:
                     "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(ROOT)}
         self.become = ["setpriv", "--reuid", str(uid), "--regid", str(uid), "--clear-groups"]
         reach = testbed.exec("login", [*self.become, python, "-c", "import vrm.cli, submitit"], self.env)
-        if reach.returncode:  # this Python, or this checkout, is closed to others
+        if reach.returncode:  # other accounts cannot read this Python or this checkout
             self.become, self.env = [], {**self.env, "USER": "root", "LOGNAME": "root"}
         self.places = {name: testbed.home_of("alice") / name for name in ("slurm", "vrm")}
         for place in self.places.values():
@@ -99,13 +99,13 @@ class Drives:
                 os.chown(path, uid, uid)
 
     def on_slurm(self, clients: Sequence[str], together: int) -> Callable[[], bool]:
-        """Start clients on the cluster's own Slurm; whether they have ended."""
+        """Start clients on the cluster's own Slurm; return a function that returns whether they have ended."""
         real = self.testbed.popen("login", [*self.become, str(self.python), str(DRIVE), str(together), *clients], self.env,
                                   cwd=self.places["slurm"], stdout=subprocess.DEVNULL)
         return lambda: real.poll() is not None
 
     def on_vrm(self, clients: Sequence[str], together: int) -> Callable[[], bool]:
-        """The same within one allocation of two nodes."""
+        """Start clients on vrm in one allocation of two nodes; return a function that returns whether they have ended."""
         place = self.places["vrm"]
         (place / "job.sh").write_text(SCRIPT % {"python": self.python, "drive": DRIVE, "clients": " ".join(clients),
                                                 "together": together})
@@ -115,12 +115,12 @@ class Drives:
         return lambda: not self.testbed.exec("login", ["squeue", "-h", "-j", job]).stdout.strip()
 
     def outcomes(self, clients: Sequence[str]) -> Results:
-        """What became of clients that have ended."""
+        """Return the outcomes of clients that have ended."""
         said = (self.places["vrm"] / "out").read_text()
         return {name: {client: outcome(place, client, said if name == "vrm" else "") for client in clients}
                 for name, place in self.places.items()}
 
 
 def known() -> list[str]:
-    """The clients that are installed."""
+    """Return the installed clients."""
     return [name for name in EXPECTED if name != "jube" or shutil.which("jube")]

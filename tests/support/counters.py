@@ -1,4 +1,4 @@
-"""Commands of batch systems against a counter that only notes what it is asked."""
+"""Runs Slurm's commands against a handler that only records the requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCRIPT = b"#!/bin/sh\ntrue\n"
 
 
 class Counter:
-    """A manager that only notes what it is asked."""
+    """A handler of Slurm commands that only records requests: `asked` holds submissions, `done` all other changes."""
 
     def __init__(self, *jobs: front.JobView) -> None:
         self.now = 1_700_000_000.0
@@ -90,7 +90,7 @@ def a_job(job_id: int, state: JobState = JobState.RUNNING, **more: Any) -> front
 
 
 def run(handler: Counter, *words_: str, env: dict[str, str] | None = None, script: bytes = SCRIPT) -> Answer:
-    """What a command prints; a script is sent when it is asked for."""
+    """Return the answer to a command; the script is sent if the handler requests it."""
     call = Call(words_[0], list(words_[1:]), "/work", env or {})
     try:
         reply = names.reply_to(call, handler)

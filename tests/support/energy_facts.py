@@ -1,4 +1,4 @@
-"""The published facts that `studies/energy` works with, for tests."""
+"""The published data of `studies/energy`, for tests."""
 
 from __future__ import annotations
 

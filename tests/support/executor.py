@@ -1,4 +1,4 @@
-"""A manager with a real state and journal, whose executor is played: jobs run, and nodes answer, as a test says."""
+"""A manager with a real state and journal and a fake executor: the test determines how jobs end and how nodes answer."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from vrm.system.processes import read_stat
 from vrm.workload.grammar import parse_line
 
 NO_SESSION = 1 << 23
-"""The number of a session that no system has."""
+"""A session id that does not exist on any system."""
 
 
 class Jobs(Spawner):
-    """What was `launched` runs, and `says` is what happened to it since."""
+    """Fake spawner: `launched` holds the launch requests; the test puts events into `says`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,8 +53,9 @@ class Jobs(Spawner):
 
 
 class Agents(NodeWatch):
-    """Nodes that say what is in `says`. `orders` about lenders: the job, the epoch, and the cores of each rank; `pauses`:
-    the job, the epoch, and whether it is to stop; `down` are the nodes that do not answer, `swept` the jobs of which something may be there."""
+    """Fake nodes: the test puts events into `says`. `orders` holds orders to lenders (job, epoch, number of CPUs of each rank),
+    `pauses` (job, epoch, whether to stop). `down` holds the nodes that do not answer, `swept` the jobs that may still have
+    processes on nodes."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(None, cluster, {}, "")
@@ -91,7 +92,7 @@ class Agents(NodeWatch):
 
 
 class Still(Clock):
-    """Shows the time of the present turn."""
+    """A clock that shows the time of the current turn."""
 
     ahead = 0.0
 
@@ -104,15 +105,15 @@ class Still(Clock):
 
 
 class Managed:
-    """A manager of two emulated nodes of four cores, which starts nothing by itself: a test calls its parts, at the
-    time (seconds) that it says. `said` are the texts for people, `events` those of the journal."""
+    """A manager of two emulated nodes of four cores that does nothing by itself: the test calls its parts with the time
+    (seconds). `said` holds the messages to users, `events` the journal events."""
 
     def __init__(self, root: Path, *lines: str, now: float = 0.0, further: Iterable[Part] = (),
                  site: Mapping[str, Any] = MappingProxyType({}), **keys: Any) -> None:
-        """`lines` are jobs that wait; what an earlier manager has left there goes on. `keys` are of the configuration,
-        `site` are others of the site's attributes."""
+        """`lines` are submitted as jobs. An earlier run in `root` is resumed. `keys` are keys of the configuration; `site`
+        replaces attributes of the site."""
         (root / "bin").mkdir(parents=True, exist_ok=True)
-        for program, text in (("ok.x", "exit 0"), ("mpirun", "echo 'mpirun (Open MPI) 4.1.4'")):  # nobody starts them
+        for program, text in (("ok.x", "exit 0"), ("mpirun", "echo 'mpirun (Open MPI) 4.1.4'")):  # never started
             (root / "bin" / program).write_text(f"#!/bin/sh\n{text}\n")
             (root / "bin" / program).chmod(0o755)
         (root / "queue").touch()
@@ -151,23 +152,23 @@ class Managed:
 
     @property
     def found(self) -> list[str]:
-        """The names of the events so far."""
+        """Names of the journal events so far."""
         return [event for event, _ in self.events]
 
     def turn(self, now: float, files: bool = False) -> None:
-        """What the loop does in a turn."""
+        """Run one turn of the manager's loop."""
         self.live.now = now
         self.manager.launches.read_spawner()
         self.manager.turn(now, files)
 
     def start(self, now: float) -> None:
-        """Start all that may start; it runs."""
+        """Start all jobs that may start; they run."""
         self.live.now = now
         self.manager.decide(now)
         self.manager.launches.act(now)
 
     def end(self, job_id: int, now: float, code: int = 0, clean: bool = True) -> None:
-        """A job ends; without `clean` something of it may be left in its session."""
+        """End a job. Without `clean`, processes may be left in its session."""
         self.live.now = now
         if not clean:
             self.jobs.says.append(Started(job_id, NO_SESSION, NO_SESSION))
@@ -175,7 +176,7 @@ class Managed:
         self.manager.launches.read_spawner()
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close all files and parts."""
         for part in self.manager.parts:
             part.end()
         self.live.records.close()
@@ -183,7 +184,7 @@ class Managed:
 
 
 class OtherSession:
-    """The session of another job: a leader, and a program that answers while nobody has sent it a signal."""
+    """The session of another job: a session leader, and a program that answers until it gets a signal."""
 
     def __init__(self) -> None:
         self.leader = subprocess.Popen(["sh", "-c", "cat; exit"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -194,7 +195,7 @@ class OtherSession:
         self.sid, self.started = self.leader.pid, stat.pid.started
 
     def lives(self) -> bool:
-        """Whether the program is there; a signal that it was sent comes before what it reads."""
+        """Return whether the program lives. A signal sent before takes effect before it reads its input."""
         assert self.leader.stdin is not None and self.leader.stdout is not None
         try:
             self.leader.stdin.write("hello\n")
@@ -222,7 +223,7 @@ def states(managed: Managed) -> list[str]:
 
 
 def asked(managed: Managed, now: float, **command: Any) -> command_files.Command:
-    """The answer to a command file."""
+    """Send a command file; return the reply."""
     name = command_files.send(managed.run, command)
     managed.turn(now, files=True)
     reply = command_files.wait_reply(managed.run, name, 0)

@@ -1,4 +1,4 @@
-"""An mpirun that fails before it starts a rank, as 5.0.11 once did."""
+"""An mpirun that fails before it starts a rank, as Open MPI 5.0.11 did once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ The PMIx server's listener thread failed to start. We cannot
 continue.
 --------------------------------------------------------------------------
 """
-"""What it said, with exit status 213."""
+"""Its error message; the exit status was 213."""
 
 WRAPPED = """
 case "$*" in *--version*) exec "$REAL" "$@" ;; esac
@@ -27,12 +27,12 @@ exit 213
 
 
 def failing(site: Site, mpirun: str) -> Path:
-    """Put a program there that fails $FAILS times for each job, and then is this mpirun."""
+    """Write an mpirun that fails $FAILS times for each job and then runs the real `mpirun`; return its path."""
     site.env.update(HERE=str(site.root), REAL=find_mpirun(mpirun, dict(os.environ))[0])
     (site.root / "said").write_text(SAID)
     return site.program("mpirun", WRAPPED)
 
 
 def tries(site: Site) -> dict[int, int]:
-    """How often each job was tried."""
+    """Return the number of launches of each job."""
     return {int(path.suffix[1:]): int(path.read_text()) for path in site.root.glob("tries.*")}

@@ -1,4 +1,4 @@
-"""Jobs with forecasts."""
+"""Makes forecast files with jobs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from support.snapshots import NOW
 
 def job(job_id: int, start: Any, end: Any, p10: Any = None, p90: Any = None, **more: Any
         ) -> dict[str, Any]:
-    """A job's forecast; times in seconds from NOW."""
+    """Return the forecast of a job; times are in seconds from NOW."""
     times = {"start": start, "p10": start if p10 is None else p10, "p90": start if p90 is None else p90,
              "end": end, "end_p10": end, "end_p90": end, "latest": start}
     return {"id": job_id, "app": "ep.x", "procs": 4, "running": False, "nodes": "n[0-1]", "chance": 1.0,

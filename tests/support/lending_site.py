@@ -1,4 +1,4 @@
-"""Jobs of a test's own that say where they are, for runs in which they lend cores."""
+"""Test jobs that report their process ids, for runs in which jobs lend cores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROGRAM = """
 echo $$ > "$HERE/pid.$VRM_JOB_ID.${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}}"
 while [ ! -e "$HERE/done.$VRM_JOB_ID" ]; do sleep 0.05; done
 """
-"""Says where it is, and stays until somebody makes the file `done` of its job."""
+"""Program of a job: writes its process id into a file and runs until the file `done.JOB` exists."""
 
 KILLED = """
 import os, signal, sys
@@ -35,11 +35,11 @@ sys.argv = ["vrm", *sys.argv[3:]]
 from vrm.cli import main
 sys.exit(main())
 """
-"""Runs vrm and kills it as soon as its N-th record of an event is on disk."""
+"""Program that runs vrm and kills it as soon as its N-th record of an event is on disk. Arguments: EVENT N WORDS."""
 
 
 def allowed(root: Path, job: int, rank: int = 0) -> set[int]:
-    """The CPUs that a rank of a job on this machine may use; none while it does not run."""
+    """Return the CPUs that a rank of a job on this machine may use; empty if it does not run."""
     try:
         pid = (root / f"pid.{job}.{rank}").read_text().strip()
         status = Path(f"/proc/{pid}/status").read_text()
@@ -50,7 +50,7 @@ def allowed(root: Path, job: int, rank: int = 0) -> set[int]:
 
 
 def cores(number: int) -> list[set[int]]:
-    """The CPUs of the first cores of this machine."""
+    """Return the CPUs of each of the first `number` cores of this machine; skips the test if a socket has fewer."""
     found = [set(core.cpus) for core in read_topology().sockets[0][:number]]
     if len(found) < number:
         pytest.skip(f"needs {number} cores on a socket")
@@ -58,7 +58,7 @@ def cores(number: int) -> list[set[int]]:
 
 
 def prepared(site: Site, *lines: str, **keys: Any) -> None:
-    """A machine of two cores, and a queue."""
+    """Write the configuration of a machine with two cores, and a queue."""
     site.env["HERE"] = str(site.root)
     site.program("wait.x", PROGRAM)
     site.config(**{"Nodes": 1, "Sockets": 1, "Cores": 2, "Launcher": {"CheckBindings": "fail"}, **keys})
@@ -66,27 +66,27 @@ def prepared(site: Site, *lines: str, **keys: Any) -> None:
 
 
 def done(site: Site, *jobs: int) -> None:
-    """These jobs end."""
+    """Let these jobs end."""
     for job in jobs:
         (site.root / f"done.{job}").touch()
 
 
 def records(site: Site) -> list[dict[str, Any]]:
-    """The journal."""
+    """Return the records of the journal."""
     return journal.read(site.log / "journal")
 
 
 def events(site: Site) -> list[str]:
-    """Its events."""
+    """Return the events of the journal."""
     return [record["event"] for record in records(site)]
 
 
 def runs(site: Site, *jobs: int) -> None:
-    """Wait until these jobs run and no other."""
+    """Wait until exactly these jobs run."""
     wait_until(lambda: site.running() == sorted(map(str, jobs)), f"jobs {jobs} run")
 
 
 def lends(site: Site) -> list[dict[str, Any]]:
-    """Who lends what to whom, by the state file; a lend that is over on all nodes is not there."""
+    """Return the lends in the state file; a lend that has ended on all nodes is not listed."""
     found: list[dict[str, Any]] = json.loads((site.log / "state").read_text()).get("lends", [])
     return found

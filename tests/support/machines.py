@@ -1,4 +1,4 @@
-"""Machines as the kernel shows them: what /sys says of their processors."""
+"""Makes fake /sys trees that describe the processors of machines."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def machine(root: Path, sockets: Sequence[Cores], online: set[int] | None = None
             numa: Sequence[set[int]] = (), caches: Sequence[set[int]] = (),
             package_id: int | None = None, old_names: bool = False,
             without: Collection[str] = ()) -> Path:
-    """A file system whose /sys shows these sockets: the kernel's files that topologies are read
-    from, by us and by hwloc. `caches` are the CPU sets of the third-level caches."""
+    """Write the files of the kernel from which vrm and hwloc read topologies, for these sockets; return `root`.
+    `caches` are the CPU sets of the third-level caches, `numa` those of the NUMA nodes."""
     every = {cpu for cores in sockets for core in cores for cpu in core}
     online = every if online is None else online
     system = root / "sys/devices/system"

@@ -1,4 +1,4 @@
-"""Programs that say that they are an mpirun."""
+"""Fake mpirun programs that print the version texts of MPI libraries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INTEL = ("Intel(R) MPI Library for Linux* OS, Version 2021.11 Build 20231005 (id
 
 
 def fake(folder: Path, text: str, name: str = "mpirun") -> str:
-    """A program that prints the text."""
+    """Write a program that prints the text; return its path."""
     folder.mkdir(exist_ok=True)
     (folder / f"{name}.txt").write_text(text)
     program = folder / name

@@ -1,5 +1,5 @@
-"""The metrics as they are defined, job by job and in plain loops: what `vrm.results.summary`, which
-counts in arrays, is compared with.
+"""Reference implementation of the metrics, from their definitions, with loops over jobs. Tests compare
+`vrm.results.summary`, which uses arrays, with it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from vrm.results import metrics
 from vrm.results.metrics import THRESHOLD, Finished, Row, Window, jain_index, mean_cores, ran, running, span, waiting
 from vrm.results.summary import Distribution
 
-# A state is the four counters of Load as parts of one integer, so that a job changes all of them
-# with one addition: with half a million moments that is what takes the time.
+# A state holds the four counters of Load as parts of one integer, so that one addition changes all of
+# them: with half a million moments these additions dominate the run time.
 _BITS = 40
 _MASK = (1 << _BITS) - 1
 _QUEUED = 1 << 3 * _BITS
@@ -52,7 +52,7 @@ def slowdown(row: Finished) -> float:
 def per_processor_bounded_slowdown(row: Finished, threshold: float = THRESHOLD) -> float:
     """Bounded slowdown per processor max(1, (w + r) / (p max(r, threshold))); no unit.
 
-    It asks no less patience of a job because it made itself short by using p processors.
+    A job that is short only because it uses p processors is not treated as a short job.
     Zotkin and Keleher, "Job-length estimation and performance in backfilling schedulers" (1999).
     """
     if threshold <= 0:
@@ -73,8 +73,8 @@ class Load(NamedTuple):
 def load(rows: Iterable[Finished]) -> list[Load]:
     """Queue and machine over time: one entry for each moment at which something happened.
 
-    An entry is what holds after all ends, submissions and starts of its moment. Jobs that never
-    ran are left out, for when they left the queue is not known.
+    An entry is the state after all ends, submissions and starts of its moment. Jobs that never
+    ran are left out, because it is unknown when they left the queue.
     """
     times, states = _moments(ran(rows))
     return [Load(time, state >> 3 * _BITS, state >> 2 * _BITS & _MASK, state >> _BITS & _MASK,
@@ -82,7 +82,7 @@ def load(rows: Iterable[Finished]) -> list[Load]:
 
 
 def _moments(jobs: Iterable[Finished]) -> tuple[list[float], list[int]]:
-    """The moments at which something happened, and the state after each."""
+    """Return the moments at which something happened, and the state after each."""
     changes: dict[float, int] = defaultdict(int)
     for row in jobs:
         waits = _QUEUED + _QUEUED_PROCS * row.processors
@@ -95,7 +95,7 @@ def _moments(jobs: Iterable[Finished]) -> tuple[list[float], list[int]]:
 
 
 def _spells(jobs: Iterable[Finished], window: Window) -> list[tuple[float, int]]:
-    """Seconds and state of each stretch of the window in which nothing happened."""
+    """Return duration (seconds) and state of each interval of the window between two events."""
     first, last = window
     times, states = _moments(jobs)
     if not times or last <= first:
@@ -109,9 +109,9 @@ def _spells(jobs: Iterable[Finished], window: Window) -> list[tuple[float, int]]
 def queue_length(rows: Iterable[Finished], window: Window | None = None) -> Distribution:
     """Waiting jobs over the time of the window (the makespan unless given).
 
-    Each length weighs as many seconds as it held: the mean is that of time, and the q-th
-    percentile the smallest length that was not exceeded for a share q of the time. `count` is
-    the number of different stretches.
+    Each length is weighted by its duration: the mean is over time, and the q-th percentile is the
+    smallest length that was not exceeded for a fraction q of the time. `count` is the number of
+    intervals between events.
     """
     jobs = ran(rows)
     return _queue_length(_spells(jobs, window or span(jobs)))
@@ -137,11 +137,11 @@ def utilisation(rows: Iterable[Finished], processors: int,
                 window: Window | None = None) -> float:
     """Share (0 to 1) of the processor time of the window that jobs used: sum(r p) / (P T).
 
-    p is the number of cores that a job held, all cores of each of its ranks, less what it had lent on
-    average; of one that started on borrowed cores those that it had on average.
+    p is the number of cores that a job held: all cores of each of its ranks, minus what it had lent on
+    average; for a job that started on borrowed cores, the cores that it had on average.
 
-    The window is the makespan unless given as (begin, end); of jobs that reach over its edges
-    the part within counts. Failed and killed jobs count: they held their processors.
+    The window is the makespan unless given as (begin, end); jobs that cross its edges count with the
+    part inside. Failed and killed jobs count: they held their processors.
     """
     jobs = ran(rows)
     first, last = _window(jobs, processors, window)
@@ -174,8 +174,8 @@ def loss_of_capacity(rows: Iterable[Finished], processors: int,
     """Share (0 to 1) of the machine that idled although waiting jobs wanted it.
 
     The integral of min(processors wanted by waiting jobs, idle processors) over the window (the
-    makespan unless given), divided by processors x window. What is neither used nor lost nobody
-    asked for. Krevat, Castanos and Moreira, "Job scheduling for the BlueGene/L system" (JSSPP
+    makespan unless given), divided by processors x window. Capacity that is neither used nor lost
+    was not requested. Krevat, Castanos and Moreira, "Job scheduling for the BlueGene/L system" (JSSPP
     2002); Leung, Sabin and Sadayappan, "Parallel job scheduling policies to improve fairness: a
     case study" (ICPP workshops 2010).
     """
@@ -194,7 +194,7 @@ def _loss_of_capacity(spells: Sequence[tuple[float, int]], processors: int) -> f
 
 @dataclass(frozen=True)
 class Fairness:
-    """Jain's index of the users' means (1: all fare alike, 1/n: one bears all), and the means."""
+    """Jain's index of the users' means (1: all are equal; 1/n: one user has everything), and the means."""
 
     index: float | None
     means: dict[str, float]
@@ -202,8 +202,8 @@ class Fairness:
 
 def fairness(rows: Iterable[Finished],
              metric: Callable[[Any], float] = bounded_slowdown) -> Fairness:
-    """How evenly the users fare: the mean of the metric over each user's jobs, and Jain's index
-    of these means. Jobs without a `user` are left out."""
+    """Return the mean of the metric over each user's jobs, and Jain's index of these means. Jobs without
+    a `user` are left out."""
     values: dict[str, list[float]] = {}
     for row in ran(rows):
         user = getattr(row, "user", None)
@@ -214,9 +214,9 @@ def fairness(rows: Iterable[Finished],
 
 
 def trim(rows: Iterable[Row], warm_up: float = 0.0, cool_down: float = 0.0) -> list[Row]:
-    """The jobs submitted no earlier than `warm_up` seconds after the first submission and no
-    later than `cool_down` seconds before the last: those that met neither the empty machine of
-    the beginning nor the drained queue of the end. Raises ValueError for negative seconds."""
+    """Return the jobs submitted at least `warm_up` seconds after the first submission and at least
+    `cool_down` seconds before the last: without those that saw the empty machine of the beginning or
+    the drained queue of the end. Raises ValueError for negative seconds."""
     if not (warm_up >= 0 and cool_down >= 0):
         raise ValueError("warm-up and cool-down are seconds from 0 on")
     rows = list(rows)
@@ -229,7 +229,7 @@ def trim(rows: Iterable[Row], warm_up: float = 0.0, cool_down: float = 0.0) -> l
 
 def summary(rows: Iterable[Finished], processors: int, warm_up: float = 0.0,
             cool_down: float = 0.0, threshold: float = THRESHOLD) -> dict[str, Any]:
-    """All metrics of the rows, by `vrm.results.summary.summarise`, which says more."""
+    """Return all metrics of the rows from `vrm.results.summary.summarise`; see there."""
     from vrm.results.summary import Moments, summarise
     rows = list(rows)
     counts = {state.value: 0 for state in JobState if state.ended}
@@ -241,7 +241,7 @@ def summary(rows: Iterable[Finished], processors: int, warm_up: float = 0.0,
 
 
 def columns_of(jobs: Sequence[Finished]) -> Any:
-    """Jobs that ran, as `vrm.results.summary.JobArrays`."""
+    """Return jobs that ran as `vrm.results.summary.JobArrays`."""
     import numpy as np
     from vrm.results.summary import JobArrays
     users: dict[str, int] = {"": 0}

@@ -1,5 +1,5 @@
-"""EASY and SD-policy on whole nodes, in the plainest form: counts of nodes, lists, and everything found again
-at every event. The definitions are those of docs/reference/sd-policy.md.
+"""Reference implementation of EASY and SD-policy on whole nodes: counts of nodes, lists, and everything recomputed at
+every event. The definitions are in docs/reference/sd-policy.md.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Task(NamedTuple):
-    """A job: its nodes, what is requested and what it really takes (s), and whether it is malleable."""
+    """A job: its nodes, its `requested` and its real `run` time (seconds), and whether it is malleable."""
 
     id: int
     submit: float
@@ -23,8 +23,8 @@ class Task(NamedTuple):
 
 @dataclass
 class Running:
-    """A running job. `left` and `work` are what is expected and what really is left of it at `since`, in
-    seconds on all its cores; `expected_end` when it is expected to end."""
+    """A running job. `left` is the expected and `work` the real remaining time at `since`, in seconds on all its
+    cores; `expected_end` is its expected end. `lends_to` is the id of the job that it lends to."""
 
     task: Task
     start: float
@@ -32,14 +32,14 @@ class Running:
     work: float
     since: float
     expected_end: float = 0.0
-    lenders: dict[int, int] = field(default_factory=dict)  # those that still run, with their nodes
+    lenders: dict[int, int] = field(default_factory=dict)  # lenders that still run, with their nodes
     borrowed: bool = False
     lends_to: int | None = None
 
 
 class PlainSharing:
-    """The rules. `limit`: MAX_SLOWDOWN, None: dynamic; 0: nobody lends, plain EASY. `ideal`: how fast a job
-    really is by all its cores, not by its slowest node; what is expected goes by the slowest node.
+    """The rules. `limit` is MAX_SLOWDOWN (None: dynamic; 0: no lending, plain EASY). `ideal`: the real speed of a job
+    depends on all its cores, not on its slowest node; the expected speed always depends on the slowest node.
     `gain`: a job must end earlier by more than its mates lose."""
 
     def __init__(self, nodes: int, limit: float | None, share: float = 0.5, most: int = 2,
@@ -53,10 +53,10 @@ class PlainSharing:
         self.started: dict[int, tuple[float, tuple[int, ...]]] = {}
         self.ended: dict[int, float] = {}
 
-    # How fast jobs are, and what is expected of them.
+    # Real and expected speed of jobs.
 
     def rate(self, job: Running, ideal: bool) -> float:
-        """1 with all cores."""
+        """Return the speed of a job; 1 with all its cores."""
         if job.lends_to is not None:
             return 1 - self.share
         if not job.borrowed:
@@ -67,14 +67,14 @@ class PlainSharing:
         return self.share if shared else 1.0
 
     def settle(self, job: Running) -> None:
-        """Count what was done until now."""
+        """Subtract the work that was done until now."""
         passed = self.now - job.since
         job.left -= passed * self.rate(job, False)
         job.work -= passed * self.rate(job, self.ideal)
         job.since = self.now
 
     def expect(self, job: Running) -> None:
-        """When the job is expected to end, if those it shares with end as expected."""
+        """Compute the expected end of a job, assuming that the jobs it shares with end as expected."""
         if job.lends_to is None:
             job.expected_end = self.now + job.left / self.rate(job, False)
             return
@@ -82,11 +82,11 @@ class PlainSharing:
         job.expected_end = until + job.left - (1 - self.share) * (until - self.now)
 
     def end_of(self, job: Running) -> float:
-        """When it really ends, if nothing changes."""
+        """Return the real end of a job if nothing changes."""
         return job.since + job.work / self.rate(job, self.ideal)
 
     def start(self, task: Task, mates: tuple[int, ...] = ()) -> None:
-        """A job starts now, on free nodes or with mates."""
+        """Start a job now, on free nodes or with mates."""
         job = Running(task, self.now, task.requested, task.run, self.now, borrowed=bool(mates))
         self.queue.remove(task)
         lenders = [self.running[mate] for mate in mates]
@@ -103,7 +103,7 @@ class PlainSharing:
         self.started[task.id] = self.now, mates
 
     def end(self, job: Running) -> None:
-        """A job ends now: nodes of lenders stay theirs, those of a lender pass to whom it lends to."""
+        """End a job now: lenders get their nodes back; the nodes of a lender that ends pass to its borrower."""
         for other in self.running.values():
             self.settle(other)
         del self.running[job.task.id]
@@ -121,22 +121,22 @@ class PlainSharing:
     # The decisions.
 
     def frees(self) -> list[tuple[float, int]]:
-        """When running jobs are expected to give how many nodes back."""
+        """Return the expected ends of running jobs with the numbers of nodes that become free, earliest first."""
         return sorted((max(job.expected_end, self.now), job.task.nodes - sum(job.lenders.values()))
                       for job in self.running.values())
 
     def free_at(self, time: float, frees: list[tuple[float, int]] | None = None) -> int:
-        """Nodes that are expected to be free at a time, if nothing else starts; `frees` if known."""
+        """Return the number of nodes expected to be free at a time if nothing else starts; `frees` is computed if not given."""
         return self.free + sum(nodes for end, nodes in (self.frees() if frees is None else frees) if end <= time)
 
     def shadow(self, task: Task) -> float:
-        """The first time at which so many nodes are free."""
+        """Return the first time at which the nodes of the task are free."""
         frees = self.frees()
         times = [self.now, *(end for end, _ in frees)]
         return next((time for time in times if self.free_at(time, frees) >= task.nodes), math.inf)
 
     def static_start(self, task: Task, head: Task) -> float:
-        """The first time from which on the task fits beside the head's reservation."""
+        """Return the first time from which on the task fits together with the head's reservation."""
         if task is head:
             return self.shadow(head)
         begin = self.shadow(head)
@@ -151,7 +151,7 @@ class PlainSharing:
         return math.inf
 
     def may_backfill(self, task: Task, head: Task) -> bool:
-        """EASY's two rules."""
+        """Return whether a task may be backfilled by EASY's two rules."""
         if task.nodes > self.free:
             return False
         shadow = self.shadow(head)
@@ -159,7 +159,7 @@ class PlainSharing:
                 or self.free_at(shadow) - task.nodes >= head.nodes)
 
     def cut(self) -> float:
-        """What the penalty of a mate stays below."""
+        """Return the upper limit of the penalty of a mate (exclusive)."""
         if self.limit is not None:
             return self.limit
         slow = [(job.expected_end - job.task.submit) / job.task.requested
@@ -167,7 +167,7 @@ class PlainSharing:
         return math.fsum(slow) / len(slow) if slow else math.inf
 
     def mates(self, task: Task, head: Task) -> tuple[int, ...] | None:
-        """Who lends to a task that does not fit, or None."""
+        """Return the ids of the jobs that lend to a task that does not fit; None if there are none."""
         share, requested = self.share, task.requested
         if not task.malleable:
             return None
@@ -197,16 +197,16 @@ class PlainSharing:
         return None
 
     def price(self, task: Task) -> float:
-        """What the jobs ahead of it lose: the task's work is done before theirs."""
+        """Return the seconds that the jobs ahead of the task lose because its work is done before theirs."""
         return self.queue.index(task) * task.nodes * task.requested / self.nodes
 
     def late(self, mate: int, task: Task, head: Task) -> bool:
-        """Whether the head counts on the nodes of a mate that would be taken beyond its start."""
+        """Return whether the head counts on nodes of the mate that would be occupied beyond the head's start."""
         end = self.running[mate].expected_end
         return task is not head and end <= self.shadow(head) < end + task.requested
 
     def delays(self, mates: tuple[int, ...], task: Task, head: Task) -> bool:
-        """Whether the head would start later."""
+        """Return whether the head would start later with these mates."""
         before = self.shadow(head)
         for mate in mates:
             self.running[mate].expected_end += task.requested
@@ -216,7 +216,7 @@ class PlainSharing:
         return after > before
 
     def step(self) -> None:
-        """Start all that starts now: after each start the queue is looked at from the front."""
+        """Start all jobs that can start now; after each start, search the queue from the front again."""
         while self.queue:
             head = self.queue[0]
             if head.nodes <= self.free:
@@ -234,7 +234,7 @@ class PlainSharing:
                 return
 
     def run(self, tasks: list[Task]) -> None:
-        """All tasks, in order of their submission, to their ends."""
+        """Run all tasks until the last one has ended."""
         coming = sorted(tasks, key=lambda task: (task.submit, task.id))
         while coming or self.running:
             times = [self.end_of(job) for job in self.running.values()]

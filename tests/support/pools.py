@@ -1,4 +1,4 @@
-"""A pool of one-core jobs under a batch system that is made up (Slurm or PBS), for tests."""
+"""A pool of one-core jobs under a fake batch system (Slurm or PBS), for tests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CANCEL = 'echo "$1" >>"$FAKE/cancelled"'
 
 
 def answer(file: str, error: str) -> str:
-    """What a program prints that shows a file, if there is one."""
+    """Return the script of a program that prints the file, or the error and fails if there is no such file."""
     return f'[ -e "$FAKE/{file}" ] && exec cat "$FAKE/{file}"; echo "{error}" >&2; exit 1'
 
 
@@ -42,15 +42,15 @@ DIALECTS = {
                  '-Qf) echo "Queue: workq"; echo "    enabled = True"; echo "    started = True"; exit 0;; esac; '
                  + answer("state.$last", "qstat: cannot connect to server"),
         "pbsnodes": 'cat "$FAKE/pbsnodes"'}}
-"""Batch systems of files: `job.N` are the scripts that were submitted, `state.ID` is what it says of a job, `squeue` and
-`sinfo`, `queue/*` and `pbsnodes` what it says of all jobs and of nodes."""
+"""Fake batch systems made of files: `job.N` are the submitted scripts, `state.ID` is the answer about a job, `squeue`, `sinfo`,
+`queue/*` and `pbsnodes` are the answers about all jobs and nodes."""
 
 
 PACKED: dict[str, Any] = {"Allocation": {"Policy": "pack"}, "Scheduling": {"Backfilling": "easy"}}
 
 
 class Pool:
-    """A pool of one-core jobs, and allocations that are managers on this machine."""
+    """A pool of one-core jobs; its allocations are managers on this machine."""
 
     def __init__(self, site: Site, dialect: str = "slurm") -> None:
         self.site = site
@@ -65,7 +65,7 @@ class Pool:
             (programs / name).write_text(f"#!/bin/sh\n{text}\n")
             (programs / name).chmod(0o755)
         others = site.env["PATH"]
-        if dialect != "slurm":  # a Slurm that is here would be found first
+        if dialect != "slurm":  # a Slurm on this machine would be found first
             others = str(site.root / "tools")
             Path(others).mkdir()
             for name in ("sh", "bash", "cat", "cp", "ls", "grep", "sleep", "env"):
@@ -78,7 +78,7 @@ class Pool:
         return self.site.run("pool", *words, **env)
 
     def hold(self, jobs: Iterable[int]) -> None:
-        """Let these jobs run until they are let go."""
+        """Let these jobs run until `let_go`."""
         for number in jobs:
             (self.site.bin / f"count.x.hold.{number}").touch()
 
@@ -88,13 +88,13 @@ class Pool:
             (self.site.bin / f"count.x.hold.{number}").unlink()
 
     def allocation(self, job: int, seconds: float = 3600.0, **env: str) -> subprocess.Popen[str]:
-        """The batch job of this number begins."""
+        """Start the manager of the batch job `job`; its allocation ends after `seconds`."""
         (self.fake / f"state.{job}").write_text(f"JobId={job} JobState=RUNNING\n")
         return self.site.start("pool", "work", "--pool", str(self.place), SLURM_JOB_ID=str(job),
                                SLURM_JOB_NODELIST=os.uname().nodename, SLURM_JOB_END_TIME=str(int(time.time() + seconds)), **env)
 
     def script_begins(self, job: int, seconds: float = 3600.0) -> subprocess.Popen[str]:
-        """PBS starts the script of this batch job, on this machine."""
+        """Run the script of this batch job on this machine, as PBS does; its allocation ends after `seconds`."""
         host = os.uname().nodename
         (self.fake / "nodes").write_text(f"{host}\n" * 2)
         self.said(job, "R", f"    exec_vnode = ({host}:ncpus=2)\n    Resource_List.walltime = {int(seconds)}\n"
@@ -109,7 +109,7 @@ class Pool:
         return process
 
     def free_site(self, nodes: int) -> None:
-        """The site has so many nodes of two cores, and no job."""
+        """Let the site have `nodes` nodes of two cores, and no jobs."""
         if self.dialect == "pbs":
             (self.fake / "pbsnodes").write_text("".join(
                 f"n{at}\n    state = free\n    resources_available.ncpus = 2\n\n" for at in range(nodes)))
@@ -118,12 +118,12 @@ class Pool:
         (self.fake / "sinfo").write_text("".join(f"n{at}|p*|2|idle|1-00:00:00\n" for at in range(nodes)))
 
     def script(self, number: int) -> str:
-        """The batch script of a request."""
+        """Return the batch script of a request."""
         return (self.fake / f"job.{number}").read_text()
 
     def kill(self, process: subprocess.Popen[str], job: int | None = None) -> None:
-        """The manager dies, and its processes (of this batch job alone, if it is named): not at once known to the batch
-        system."""
+        """Kill the manager and its processes (with `job`, only those of this batch job). The batch system does not notice
+        it at first."""
         children = psutil.Process(process.pid).children(recursive=True)
         process.kill()
         process.wait()
@@ -140,7 +140,7 @@ class Pool:
                     each.kill()
 
     def said(self, job: int, state: str, more: str = "") -> None:
-        """What the batch system says of a job from now on."""
+        """Set the answer of the batch system about a job."""
         (self.fake / f"state.{job}").write_text(f"JobId={job} JobState={state}{more}\n" if self.dialect == "slurm" else
                                                 f"Job Id: {job}\n    job_state = {state}\n{more}")
 
@@ -151,7 +151,7 @@ class Pool:
         return found
 
     def rows(self) -> Counter[str]:
-        """How often each line has completed, by the argument of its job."""
+        """Return how often the job of each line has completed, by the argument of the job."""
         return Counter(row.args for path in self.place.glob(f"{self.dialect}-*/jobs.csv") for row in read_jobs(path)
                        if row.status == "completed")
 

@@ -1,7 +1,7 @@
-"""The plain versions: ordering, placement and EASY backfilling written from their definitions, with
-lists of cores and loops over all nodes, and an event loop that drives them beside the real ones.
+"""Reference implementations of ordering, placement and EASY backfilling, written from their definitions
+with lists of cores and loops over all nodes, and an event loop that runs them together with the real ones.
 
-Also the random clusters and workloads that the property tests run on.
+Also strategies for the random clusters and workloads of the property tests.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ cg ep bt lu sp ft mg cg is
 ep sp mg lu bt ft is cg ep
 ft ep lu cg is mg bt sp ft
 """
-"""Four lines in the form of a heatmap file; the kind `zz` of the workloads has none."""
+"""Four lines of a heatmap file; the program kind `zz` of the workloads has no line."""
 
 
 def rank_of_pair(app: str, partner: str) -> float:
-    """Place of the partner in the app's row; the middle where one of them is not known."""
+    """Return the rank of the partner in the app's row; the middle if one of them is unknown."""
     rows = [line.split() for line in HEATMAP.splitlines()]
     for row in rows:
         if row[0] == app:
@@ -51,18 +51,18 @@ def rank_of_pair(app: str, partner: str) -> float:
 
 
 def alone(job: Job, policy: str, threads: int = 1) -> bool:
-    """Whether the job shares no node with another; cores are hardware threads, so many of each real core."""
+    """Return whether the job shares no node with another job. Cores are hardware threads; a real core has `threads` of them."""
     return policy in ("compact", "spare") or job.exclusive or (policy == "strip" and job.request.threads == threads > 1)
 
 
 def impossible(job: Job, policy: str, threads: int) -> bool:
-    """Whether nodes never give it the threads of each core that it asks for."""
+    """Return whether nodes can never provide the threads per core that the job requests."""
     asked = job.request.threads
     return asked > 1 if threads == 1 else bool(asked) and (policy == "pack" or asked not in (threads, threads // 2))
 
 
 class PlainNode:
-    """One node: the job on each core, the jobs that hold its two halves, and what is left."""
+    """One node: the job on each core, the jobs that hold its two halves, and the resources that are left."""
 
     def __init__(self, cores: Sequence[int], resources: dict[str, Any],
                  features: Sequence[str], threads: int = 1) -> None:
@@ -80,7 +80,7 @@ class PlainNode:
         return twin
 
     def room(self, job: Job, policy: str) -> list[tuple[int, tuple[int, ...]]]:
-        """Socket and cores of each rank that the job could have here now."""
+        """Return socket and cores of each rank that the job could run here now."""
         if not self.up or not set(job.features) <= self.features or impossible(job, policy, self.threads):
             return []
         if policy == "pack" and job.exclusive and any(holder is not None for socket in self.slots for holder in socket):
@@ -113,17 +113,17 @@ def amount_of(amounts: dict[str, float], name: str) -> Fraction:
 
 
 def per_node(job: Job) -> dict[str, float]:
-    """What the job takes once on each of its nodes."""
+    """Return the resources that the job takes once on each of its nodes."""
     return {name: amount / unit(name) for name, amount in job.request.per_node}
 
 
 def licences_of(job: Job) -> int:
-    """Of the only kind that these workloads know."""
+    """Return the number of licences; these workloads have only one kind."""
     return dict(job.request.licences).get("ansys", 0) // 1000
 
 
 def programs_of(job: Job, places: list[Place]) -> Iterator[tuple[Job, list[Place]]]:
-    """The programs of a job with the places of their ranks."""
+    """Yield the programs of a job with the places of their ranks."""
     at = 0
     for part in job.parts:
         yield part, places[at:at + part.procs]
@@ -131,7 +131,7 @@ def programs_of(job: Job, places: list[Place]) -> Iterator[tuple[Job, list[Place
 
 
 class Reference:
-    """A cluster under a policy, an ordering and a backfilling (none, easy, list), in the plainest
+    """A cluster with a placement policy, an ordering and a backfilling (none, easy, list), in the simplest
     form.
     """
 
@@ -154,7 +154,7 @@ class Reference:
     # Placement.
 
     def find(self, job: Job) -> list[Place] | None:
-        """The place of each rank if the job started now, or None."""
+        """Return the place of each rank if the job started now; None if it does not fit."""
         if job.request.parts:
             return self.find_parts(job)
 
@@ -193,7 +193,7 @@ class Reference:
         return [(index, *place) for index, room in chosen for place in room[:here[index]]]
 
     def find_parts(self, job: Job) -> list[Place] | None:
-        """The same of a coupled job: its programs one after the other."""
+        """Return the places of a coupled job, whose programs are placed one after the other; None if it does not fit."""
         if licences_of(job) > self.licences:
             return None
         left, places = self.copy(), []
@@ -207,20 +207,20 @@ class Reference:
 
     @staticmethod
     def first(rooms: list[Any], tasks: int, least: int) -> list[Any] | None:
-        """The first nodes with room for so many tasks, at least so many nodes."""
+        """Return the first nodes, at least `least`, that can hold `tasks` tasks; None if all together cannot."""
         for number in range(least, len(rooms) + 1):
             if sum(len(room) for _, room in rooms[:number]) >= tasks:
                 return rooms[:number]
         return None
 
     def nodes_needed(self, job: Job) -> int | None:
-        """Nodes that the job takes on the empty cluster; None when it can never run."""
+        """Return the number of nodes that the job takes on the empty cluster; None if it can never run."""
         places = Reference(self.facts, self.policy, heatmap=self.heatmap,
                            licences=self.all_licences).find(job)
         return None if places is None else len({index for index, _, _ in places})
 
     def start(self, job: Job, places: list[Place], now: float) -> None:
-        """Give the cores to the job; fails when one of them is taken."""
+        """Allocate the cores to the job; fails if one of them is not free."""
         self.licences -= licences_of(job)
         assert self.licences >= 0
         for part, its in programs_of(job, places):
@@ -228,7 +228,7 @@ class Reference:
         self.running[job.id] = job, places, now + job.estimate
 
     def start_part(self, job: Job, places: list[Place]) -> None:
-        """Give the cores to one program of a job."""
+        """Allocate the cores to one program of a job."""
         for index in dict.fromkeys(index for index, _, _ in places):
             node = self.nodes[index]
             if alone(job, self.policy, node.threads):
@@ -248,14 +248,14 @@ class Reference:
                 self.nodes[index].slots[socket][core] = job.id
 
     def end(self, job_id: int) -> None:
-        """Free all that the job holds."""
+        """Free everything that the job holds."""
         job, places, _ = self.running.pop(job_id)
         self.licences += licences_of(job)
         for part, its in programs_of(job, places):
             self.end_part(part, its)
 
     def end_part(self, job: Job, places: list[Place]) -> None:
-        """Free all that one program of a job holds."""
+        """Free everything that one program of a job holds."""
         for index in {index for index, _, _ in places}:
             for name, amount in per_node(job).items():
                 self.nodes[index].left[name] += Fraction(str(amount))
@@ -270,7 +270,7 @@ class Reference:
     # Scheduling.
 
     def in_order(self, waiting: Sequence[Job], now: float) -> list[Job]:
-        """Highest utility first, then the earlier submitted, then the lower id."""
+        """Return the waiting jobs by utility (highest first), then by submission, then by id."""
         utility = UTILITIES[self.ordering]
 
         def key(job: Job) -> tuple[float, float, int]:
@@ -280,7 +280,7 @@ class Reference:
         return sorted(waiting, key=key)
 
     def at(self, moment: float, now: float) -> Reference:
-        """The cluster as it will be at that moment if all jobs run as long as estimated; a job
+        """Return the cluster as it will be at `moment` if all jobs run as long as estimated; a job
         past its estimate counts as ending now.
         """
         later = self.copy()
@@ -290,14 +290,14 @@ class Reference:
         return later
 
     def shadow_time(self, job: Job, now: float) -> float:
-        """The earliest moment at which the job fits if nothing else starts."""
+        """Return the earliest moment at which the job fits if nothing else starts; infinity if it never fits."""
         for moment in sorted({max(end, now) for _, _, end in self.running.values()}):
             if self.at(moment, now).find(job):
                 return moment
         return math.inf
 
     def step(self, now: float, waiting: Sequence[Job]) -> list[tuple[int, bool, list[Place]]]:
-        """Starts all that may start: id, whether it was backfilled, and places, as started."""
+        """Start all jobs that may start; return id, whether it was backfilled, and places, in the order of starts."""
         order = self.in_order(waiting, now)
         starts = []
         while order:
@@ -326,14 +326,14 @@ class Reference:
 
 
 class Task(NamedTuple):
-    """A job and how long it really runs."""
+    """A job and its real run time (seconds)."""
 
     job: Job
     runtime: float
 
 
 class Moment(NamedTuple):
-    """What a step has decided, and the plain cluster and the waiting jobs in order after it."""
+    """The starts of a step, and the waiting jobs (in order) and both clusters after it."""
 
     now: float
     starts: list[tuple[int, bool, list[Place]]]
@@ -353,7 +353,7 @@ class Switch(NamedTuple):
 
 
 class Cancel(NamedTuple):
-    """A job that is taken out of the queue at a moment, if it waits; or only a step, if not."""
+    """A job that is removed from the queue at a moment if it waits; otherwise only a step is made."""
 
     time: float
     job_id: int
@@ -361,7 +361,7 @@ class Cancel(NamedTuple):
 
 def pair(nodes: Sequence[Node], policy: str, ordering: str = "FCFS", backfilling: str = "none",
          heatmap: bool = False, licences: int = 0) -> tuple[Scheduler, Cluster, Reference]:
-    """The real scheduler with its cluster, and the plain one of the same settings."""
+    """Return the real scheduler with its cluster, and the reference with the same settings."""
     cluster = Cluster(nodes, {"ansys": licences} if licences else None)
     ranks = Heatmap.parse(HEATMAP.splitlines()) if heatmap else None
     scheduler = Scheduler(make_ordering(ordering), make_backfilling(backfilling),
@@ -371,7 +371,7 @@ def pair(nodes: Sequence[Node], policy: str, ordering: str = "FCFS", backfilling
 
 
 def places_of(placement: Any, nodes: Sequence[Node]) -> list[Place]:
-    """Where a placement puts each rank."""
+    """Return the place of each rank of a placement."""
     slots = list(placement.slots(nodes))
     assert [slot.rank for slot in slots] == list(range(len(slots)))
     return [(slot.node, slot.socket, slot.cores) for slot in slots]
@@ -379,8 +379,8 @@ def places_of(placement: Any, nodes: Sequence[Node]) -> list[Place]:
 
 def play(scheduler: Scheduler, cluster: Cluster, reference: Reference, tasks: Sequence[Task],
          others: Sequence[Switch | Cancel] = ()) -> Iterator[Moment]:
-    """Run the workload through both, from event to event; each step must decide the same, and
-    leave the same job on every core. Ends when nothing will happen any more.
+    """Run the workload through both, event by event; in each step both must make the same decisions
+    and have the same job on every core. Ends after the last event.
     """
     queue = scheduler.new_queue()
     waiting: dict[int, Job] = {}
@@ -435,15 +435,15 @@ ORDERINGS = st.sampled_from(sorted(UTILITIES))
 FEATURES = st.sampled_from([frozenset(), frozenset(["fast"]), frozenset(["big"]), frozenset(["fast", "big"])])
 
 
-# Most of the time of such a test is what hypothesis takes for each single draw, and to look at a new strategy: what does
-# not depend on each other is drawn at once, and strategies are made once.
+# Such tests spend most of their time in hypothesis, on each draw and on each new strategy. So independent values are
+# drawn together, and strategies are made once.
 def each_of(*choices: Sequence[Any]) -> st.SearchStrategy:
-    """One of each of some choices."""
+    """Draw one value of each of the choices."""
     return st.sampled_from(list(itertools.product(*choices)))
 
 
 def some_of(optional: Mapping[str, Sequence[Any]]) -> st.SearchStrategy:
-    """A dictionary with each of these keys or, as often, without it."""
+    """Draw a dictionary with some of these keys, each with one of its values."""
     absent = object()
     chosen = itertools.product(*([absent] * len(values) + list(values) for values in optional.values()))
     return st.sampled_from([tuple((name, value) for name, value in zip(optional, values) if value is not absent)
@@ -451,17 +451,17 @@ def some_of(optional: Mapping[str, Sequence[Any]]) -> st.SearchStrategy:
 
 
 THREADS = st.sampled_from([1, 1, 1, 2])
-"""Hardware threads of each core, which count as cores where they are several."""
+"""Hardware threads per core; if there are several, each counts as a core."""
 
 
 def of_threads(sockets: tuple[int, ...], threads: int) -> tuple[int, ...]:
-    """The sockets with so many threads of each core as cores."""
+    """Return the sockets with hardware threads as cores."""
     return tuple(cores * threads for cores in sockets)
 
 
 def regular_nodes(most: int = 6, features: bool = False) -> st.SearchStrategy:
-    """Equal nodes, also with odd and different sockets and with sockets of one core; equal in
-    all but their features, if so asked.
+    """Draw equal nodes, also with odd and different sockets and with sockets of one core. With `features`,
+    their features differ.
     """
     each = FEATURES if features else st.just(frozenset())
     return st.tuples(SHAPES, st.lists(each, min_size=1, max_size=most), THREADS).map(
@@ -472,7 +472,7 @@ _NODE = st.tuples(SHAPES, some_of({"gpu": range(4), "mem": [4, 16.5], "memory": 
 
 
 def different_nodes(most: int = 6) -> st.SearchStrategy:
-    """Nodes of different shapes, resources and features."""
+    """Draw nodes of different shapes, resources and features."""
     return st.tuples(st.lists(_NODE, min_size=1, max_size=most), THREADS).map(
         lambda drawn: [Node(f"n{i}", of_threads(sockets, drawn[1]), *facts, threads=drawn[1])
                        for i, (sockets, *facts) in enumerate(drawn[0])])
@@ -487,7 +487,7 @@ _WISHES = st.tuples(
 
 
 def wished(drawn: Any, procs: int, cores: int, exclusive: bool) -> Request:
-    """A request for more than cores; `drawn` of _WISHES."""
+    """Return a request for more than cores; `drawn` is a value of _WISHES."""
     (cap, least, more, split, features, licences, threads), names, amounts, per_node = drawn
     least = min(least, procs)
     most = more and least + more - 1
@@ -527,7 +527,7 @@ def _job(drawn: Any) -> dict[str, Any]:
 
 
 def jobs(plain: bool = True, most_procs: int = 20) -> st.SearchStrategy:
-    """Keywords of a job but for its id and submit time; with wishes unless plain."""
+    """Draw the keyword arguments of a job without its id and submit time; if not `plain`, with special requests."""
     return _jobs(plain, most_procs).map(_job)
 
 
@@ -542,7 +542,8 @@ def _tasks(plain: bool, late: bool) -> st.SearchStrategy:
 
 @st.composite
 def workloads(draw: Any, plain: bool = True, most: int = 14, late: bool = False) -> list[Task]:
-    """Jobs that come one after another and end when estimated or before; some later if `late`.
+    """Draw jobs that are submitted one after another and end at their estimates or before; with `late`, some
+    end later.
 
     All times are multiples of 1/8, so that sums and differences of them are exact.
     """
@@ -560,11 +561,11 @@ MOMENTS = st.sampled_from([0, 1, 2, 3, 5, 8, 13, 13.5, 30])
 
 
 def cancels() -> st.SearchStrategy:
-    """Waiting jobs that are cancelled, and steps at which nothing has happened."""
+    """Draw cancels of waiting jobs, and steps at which nothing has happened."""
     return st.lists(st.builds(Cancel, MOMENTS, st.integers(-3, 13)), max_size=5)
 
 
 def switches(nodes: int) -> st.SearchStrategy:
-    """Nodes that go down and come back."""
+    """Draw nodes that go down and come back."""
     return st.lists(st.builds(Switch, MOMENTS, st.integers(0, nodes - 1), st.booleans()),
                     max_size=5)

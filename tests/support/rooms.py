@@ -1,4 +1,4 @@
-"""The rooms of vrm, and what may import what."""
+"""The packages of vrm (rooms), and which may import which."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ DIRECT = {
     "simulation": "run results config",
     "report": "results",
 }
-"""A room, and the rooms below it. Each may import also what those may."""
+"""Each room, and the rooms directly below it. A room may import these and everything below them."""
 
 
 def below(room: str) -> frozenset[str]:
-    """All rooms that a room may import."""
+    """Return all rooms that a room may import."""
     direct = DIRECT[room].split()
     return frozenset(direct).union(*map(below, direct))

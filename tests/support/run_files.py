@@ -1,4 +1,4 @@
-"""Files of a run, written for forecasts."""
+"""Writes files of runs for forecasts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Event = dict[str, Any]
 
 
 class Nobody:
-    """Is told what happens, and keeps nothing."""
+    """A recorder that ignores everything."""
 
     def ended(self, *_: Any) -> None:
         pass
@@ -44,7 +44,7 @@ def settings_in(directory: Path, **scheduling: Any) -> Settings:
 
 
 def submissions_of(number: int, rng: random.Random) -> list[Submission]:
-    """Jobs of up to six nodes of four cores, some of which wait for others."""
+    """Return random jobs of up to six nodes of four cores; some depend on others."""
     at, found = 0.0, []
     for job_id in range(number):
         at += rng.choice([0.0, 0.0, rng.uniform(0, 4)])
@@ -57,7 +57,7 @@ def submissions_of(number: int, rng: random.Random) -> list[Submission]:
 
 def recorded(settings: Settings, submissions: Sequence[Submission], reserved: Sequence[ReservationRequest] = (),
              machine: tuple[int, int, int] = (6, 2, 2), begun: float = 0.0) -> list[list[Event]]:
-    """The records of a run of these jobs in virtual time, moment by moment; `machine`: nodes, sockets, cores."""
+    """Simulate a run of these jobs; return its journal records, one list per moment. `machine`: nodes, sockets, cores."""
     cluster = Cluster.regular(*machine)
     rules = settings.rules
     simulator = Simulator(make_scheduler(settings, cluster), cluster, Nobody(), end=begun + 1e9,
@@ -83,13 +83,13 @@ def write(settings: Settings, records: Sequence[Event]) -> None:
     journal = Journal(settings.directory / "journal")
     for record in records:
         journal.append(**record)
-        journal.sync()  # each says that those before it are on disk
+        journal.sync()  # one sync per record: a record implies that those before it are on disk
     journal.close()
 
 
 def of_directory(settings: Settings) -> FrozenRun:
-    """The run of these settings at this moment, whether a manager runs or not. RunError, with what to
-    do, where there is none or its files cannot be read."""
+    """Return the run of these settings at this moment, with or without a manager. Raises RunError, with
+    advice, if there is no run or its files cannot be read."""
     files = RunFiles(settings)
     files.read_new()
     return files.frozen(files.told())

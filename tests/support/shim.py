@@ -1,4 +1,4 @@
-"""Whether the shim can be built here."""
+"""Checks whether the shim of lending can be built here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HERE = Path(__file__).parents[1] / "ext" / "lending"
 
 
 def can_build(compiler: str, folder: Path) -> bool:
-    """Whether this compiler is here with its OpenMP."""
+    """Return whether this compiler is installed with OpenMP."""
     if not shutil.which(compiler):
         return False
     (folder / "a.c").write_text("#include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }\n")

@@ -1,4 +1,4 @@
-"""A run whose jobs come by the commands of batch systems."""
+"""A run whose jobs are submitted with the commands of batch systems."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vrm.ext.building import compiling
 
 
 class Cluster:
-    """A manager, and the commands in a directory."""
+    """A manager, and a directory with the commands."""
 
     def __init__(self, site: Site, commands: Path) -> None:
         self.site, self.commands = site, commands
@@ -51,7 +51,7 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def commands(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The commands: the C program, where there is a compiler."""
+    """Return a directory with the commands: the C program, if there is a compiler."""
     place = tmp_path_factory.mktemp("commands")
     assert build.link(place) == any(map(shutil.which, compiling.COMPILERS))
     return place

@@ -1,4 +1,4 @@
-"""Snapshots of a run, as a manager writes them."""
+"""Makes snapshots of a run like those that a manager writes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 
-# A busy machine is not a failure, and what the fixtures give may be used again and again.
+# A slow machine must not fail a test, and the results of fixtures may be used for several examples.
 UNTIMED = settings(deadline=None, suppress_health_check=[
     HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 NOW = 1650548407.0  # 13:40:07 in UTC
@@ -51,7 +51,7 @@ NODES = [("n0", True, [[0, 0, 1, 1], [0, 0, None, None]]),
 
 
 def many(*kinds, prefix="n"):
-    """Nodes n0, n1, ... where each kind is (how many, sockets, up)."""
+    """Return nodes n0, n1, ...; each kind is (number, sockets, up)."""
     nodes = []
     for count, sockets, up in kinds:
         nodes += [(f"{prefix}{len(nodes) + i}", up, sockets) for i in range(count)]

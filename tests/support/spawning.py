@@ -1,4 +1,4 @@
-"""A spawner and what it starts, and how a test ends it."""
+"""Helpers for tests of the spawner: launch jobs, wait for events, end leftover processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BLOCK = "import time\ntime.sleep(600)"
 
 
 class Desk:
-    """A manager's place in a directory of its own: launches jobs, collects events."""
+    """Acts as a manager with an own directory: launches jobs and collects events in `seen`."""
 
     def __init__(self, place: Path, spawner: Spawner) -> None:
         self.place = place
@@ -33,7 +33,7 @@ class Desk:
         self.sessions: list[int] = []
 
     def request(self, job: object, argv: Sequence[str], **values: object) -> LaunchRequest:
-        """A request whose files lie in this directory."""
+        """Return a launch request with all files in this directory."""
         files = {"env": ENV, "cwd": self.place, "stdout": self.place / f"{job}.o",
                  "stderr": self.place / f"{job}.e", "marker": self.marker(job),
                  "status": self.status(job)}
@@ -49,7 +49,7 @@ class Desk:
         self.spawner.launch(self.request(job, argv, **values))
 
     def collect(self) -> None:
-        """Take what events there are; those of `self.seen` keep their order."""
+        """Append new events to `seen`, in order."""
         if select.select([self.spawner], [], [], 0.05)[0]:
             for event in self.spawner.events():
                 self.seen.append(event)
@@ -57,7 +57,7 @@ class Desk:
                     self.sessions.append(event.supervisor_pid)
 
     def await_event(self, job: object, *kinds: type) -> Event:
-        """The first event of one of these kinds for a job."""
+        """Wait for the first event of one of these kinds for a job; return it."""
         found: list[Event] = []
 
         def arrived() -> bool:
@@ -68,7 +68,7 @@ class Desk:
         return found[0]
 
     def end_of(self, job: object) -> ExitStatus:
-        """Wait for a job's end; its status, which must be the recorded one."""
+        """Wait for a job's end; return its status, which must equal the recorded one."""
         event = self.await_event(job, Ended, LaunchFailed, SupervisorLost)
         assert isinstance(event, Ended) and event.problem is None, event
         recorded = read_status(self.status(job))
@@ -78,12 +78,12 @@ class Desk:
         return event.status
 
     def run(self, job: object, argv: Sequence[str], **values: object) -> ExitStatus:
-        """Launch and wait for the end."""
+        """Launch a job and wait for its end; return its status."""
         self.launch(job, argv, **values)
         return self.end_of(job)
 
     def python(self, job: object, program: str, **values: object) -> str:
-        """Run a Python program to a good end; what it printed."""
+        """Run a Python program that must succeed; return its output."""
         status = self.run(job, PYTHON + [program], **values)
         errors = (self.place / f"{job}.e").read_text()
         assert status.ok, (status.describe(), errors)
@@ -91,7 +91,7 @@ class Desk:
 
 
 def children(pid: int) -> list[tuple[int, str]]:
-    """Process numbers and states of a process's children."""
+    """Return process ids and states of a process's children."""
     found = []
     for name in os.listdir("/proc"):
         try:
@@ -105,7 +105,7 @@ def children(pid: int) -> list[tuple[int, str]]:
 
 
 def end_sessions(sessions: Sequence[int]) -> None:
-    """Kill what a test may have left in the sessions that it started."""
+    """Kill processes that a test may have left in the sessions that it started."""
     for sid in sessions:
         for pid in session_members(sid):
             if pid != sid:
@@ -114,7 +114,7 @@ def end_sessions(sessions: Sequence[int]) -> None:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A directory with room for markers and statuses."""
+    """A directory for markers and statuses."""
     (tmp_path / "pids").mkdir()
     (tmp_path / "ended").mkdir()
     return tmp_path

@@ -1,23 +1,23 @@
 """A small cluster on this machine, for tests: nodes are namespaces with their own host name,
 network, processes and mounts, each with sshd and slurmd; the node `login` runs slurmctld.
 
-All nodes see this machine's files (their `/run`, `/dev/shm` and TMPDIR are their own) and share
+All nodes see this machine's files (but have their own `/run`, `/dev/shm` and TMPDIR) and share
 its real cores; HWLOC_SYNTHETIC shows S sockets of C cores on each to Open MPI's mapper. In a test:
 
-    def test_it(testbed):                            # of the whole session, 8 nodes of 2 x 4
+    def test_it(testbed):                            # shared by the session, 8 nodes of 2 x 4
         done = testbed.exec("login", ["mpirun", "-H", "n0:1,n1:1", "hostname"])
 
-    with Testbed(nodes=2, slurm=False) as testbed: ...   # one of its own
+    with Testbed(nodes=2, slurm=False) as testbed: ...   # an own one
 
-By hand, as root (`--name` keeps several apart, as does VRM_TESTBED in the environment):
+By hand, as root (`--name`, or VRM_TESTBED in the environment, distinguishes several clusters):
 
     python tests/support/testbed.py up 8 [--sockets 2] [--cores 4] [--no-slurm] [--real] [--name NAME]
     python tests/support/testbed.py exec NODE COMMAND ...    # on n0, n1, ... or login
     python tests/support/testbed.py kill|cut|join|restart NODE
     python tests/support/testbed.py down
 
-Nothing is left when it ends, also by SIGKILL: the kernel ends a node with its first process,
-which goes with the process that started it. No interface or address of the machine is used.
+Nothing is left when it ends, even by SIGKILL: the kernel ends a node with its first process, and
+that with the process that started it. No interface or address of the machine is used.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 LOGIN = "login"
 LIMIT = 60.0
-"""Seconds after which the cluster counts as not starting."""
+"""Seconds within which the cluster must start."""
 
 FIRST_ACCOUNT = 64001
-"""The number of the first account of a cluster; nobody has it."""
+"""User id of the first account of a cluster; the machine has no such user."""
 
 PROGRAMS = {"unshare": "util-linux", "setpriv": "util-linux", "mount": "mount",
             "ip": "iproute2", "ss": "iproute2", "ssh": "openssh-client",
@@ -54,7 +54,7 @@ PROGRAMS = {"unshare": "util-linux", "setpriv": "util-linux", "mount": "mount",
 SLURM_PROGRAMS = {"munged": "munge", "slurmd": "slurm-wlm", "slurmctld": "slurm-wlm",
                   "sinfo": "slurm-wlm"}
 ACCOUNTING_PROGRAMS = {"slurmdbd": "slurmdbd", "mariadbd": "mariadb-server", "mariadb-admin": "mariadb-client"}
-"""What must be installed, and the Debian packages that have it."""
+"""Required programs, and the Debian packages that contain them."""
 
 PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
 
@@ -132,7 +132,7 @@ LogFile={dir}/slurmdbd.log
 CommitDelay=0
 """
 
-# Slurm's records, in a database of their own; it is made on the first start. $1: the cluster's directory.
+# Slurm's accounting, in an own database, which is made at the first start. $1: the cluster's directory.
 ACCOUNTING = """\
 set -e
 dir=$1
@@ -150,8 +150,8 @@ until sacctmgr -i -Q add cluster testbed >>"$dir/sacctmgr.log" 2>&1 || sacctmgr 
 do sleep 0.05; done
 """
 
-# The first process of a node. It says `ready` when it can be given a network, and `up` when its
-# daemons run; then it waits for what is left to it, as the first process of a machine must.
+# The first process of a node. It prints `ready` when its network can be added, and `up` when its
+# daemons run; then it waits for orphaned processes, as the first process of a machine must.
 NODE = """\
 set -e
 name=$1 address=$2 dir=$3 home=$4 slurm=$5
@@ -200,11 +200,11 @@ exec sleep infinity </dev/null >/dev/null
 
 
 class TestbedError(Exception):
-    """The cluster does not start; the text says what its daemons said."""
+    """The cluster does not start; the text has the messages of its daemons."""
 
 
 def missing(slurm: bool = True, accounting: bool = False) -> str:
-    """Why there can be no testbed here, "" when there can."""
+    """Return why there can be no testbed here; "" if there can."""
     if sys.platform != "linux":
         return "the testbed needs Linux"
     if os.geteuid() != 0:
@@ -225,7 +225,7 @@ def missing(slurm: bool = True, accounting: bool = False) -> str:
 
 
 class Namespaces:
-    """A way into the namespaces of a process: a node, or the switch, which has only a network."""
+    """The namespaces of a process, to start programs in: a node, or the switch, which has only a network."""
 
     KINDS = {"net": 0x40000000, "uts": 0x04000000, "mnt": 0x00020000, "pid": 0x20000000}
 
@@ -235,13 +235,13 @@ class Namespaces:
                       for kind in kinds}
 
     def close(self) -> None:
-        """Let go of the namespaces."""
+        """Close the files of the namespaces."""
         for file in self.files.values():
             os.close(file)
         self.files = {}
 
     def popen(self, argv: Sequence[str], cwd: str, **arguments: Any) -> subprocess.Popen[Any]:
-        """Start a program there, as a child of this process, with an exit status of its own."""
+        """Start a program in the namespaces as a child of this process, which gets the program's exit status."""
         def enter() -> None:
             for kind, file in self.files.items():
                 if kind != "pid":
@@ -272,7 +272,7 @@ def _setns(file: int, kind: int) -> None:
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch job that runs: its number, the environment inside, and its nodes."""
+    """A running batch job: its id, the environment inside it, and its nodes."""
 
     job: str
     env: Mapping[str, str]
@@ -287,12 +287,12 @@ class Batch:
 class Testbed:
     """The cluster: `nodes` nodes n0, n1, ... of `sockets` sockets of `cores` cores, and `login`.
 
-    `synthetic`: these cores are shown to hwloc (HWLOC_SYNTHETIC) and Slurm binds nothing; else
-    the machine's own cores are seen, of which there must be as many, and Slurm binds to them.
-    Slurm gives out `gpus` GPUs of each node, for which files stand. `accounts` are ordinary users, who
-    have homes in the cluster's directory (which others must be able to reach) and the same ssh key.
-    `accounting`: Slurm keeps records of jobs, which sacct shows (ACCOUNTING_PROGRAMS).
-    `env` is the environment of a user on all of them. Use it as a context manager, in the main
+    With `synthetic`, hwloc shows these cores (HWLOC_SYNTHETIC) and Slurm binds nothing; otherwise
+    programs see the machine's own cores, which must be as many, and Slurm binds to them.
+    Slurm allocates `gpus` GPUs per node, which are represented by files. `accounts` are ordinary users with
+    homes in the cluster's directory (which they must be able to reach) and the same ssh key.
+    With `accounting`, Slurm keeps records of jobs, which sacct shows (ACCOUNTING_PROGRAMS).
+    `env` is the environment of a user on all nodes. Use the class as a context manager, in the main
     thread: a node ends with the thread that started it.
     """
 
@@ -331,7 +331,7 @@ class Testbed:
     def __exit__(self, *_: Any) -> None:
         self.close()
 
-    # Using it.
+    # Use.
 
     def home_of(self, account: str) -> Path:
         """The home directory of an account."""
@@ -351,8 +351,8 @@ class Testbed:
     def exec(self, node: str, argv: Sequence[object], env: Mapping[str, str] | None = None,
              cwd: object = "/", timeout: float = LIMIT, check: bool = False
              ) -> subprocess.CompletedProcess[str]:
-        """Run a program on a node (or `login`) to its end: its exit status, output and errors
-        as text. Raises subprocess.TimeoutExpired, after killing it."""
+        """Run a program on a node (or `login`) to its end; return its exit status, output and errors
+        as text. Raises subprocess.TimeoutExpired after killing it, and with `check` TestbedError if it fails."""
         process = self.popen(node, argv, env, cwd, text=True, stdout=subprocess.PIPE,
                              stderr=subprocess.PIPE)
         try:
@@ -368,31 +368,31 @@ class Testbed:
         return done
 
     def kill(self, node: str) -> None:
-        """Power a node off: the network does not hear of its end."""
+        """Power a node off: it disappears from the network without closing its connections."""
         self._switch_ip([f"link del {node}"])
         self._end(node)
 
     def cut(self, node: str) -> None:
-        """Take a node off the network; its processes go on."""
+        """Disconnect a node from the network; its processes continue."""
         self._switch_ip([f"link set {node} down"])
 
     def join(self, node: str) -> None:
-        """Put a node back on the network."""
+        """Reconnect a node to the network."""
         self._switch_ip([f"link set {node} up"])
 
     def restart(self, node: str) -> None:
-        """Start a node anew, which may run, be cut off or be dead."""
+        """Restart a node, which may be running, disconnected or powered off."""
         self.kill(node) if node in self._inside else None
         self._start([node])
         if self.slurm and node != LOGIN:
             self.wait_for_slurm([node])
 
     def alive(self, node: str) -> bool:
-        """Whether a node is powered on."""
+        """Return whether a node is powered on."""
         return node in self._inside
 
     def pids(self, node: str) -> dict[int, str]:
-        """The processes on a node by the numbers they have there, with their command lines."""
+        """Return the processes on a node: command lines by process id on the node."""
         found = {}
         for entry in Path(f"/proc/{self._inside[node].pid}/root/proc").glob("[0-9]*"):
             try:
@@ -404,8 +404,8 @@ class Testbed:
 
     @contextmanager
     def allocation(self, nodes: int, *options: str) -> Iterator[Batch]:
-        """A running batch job of this many nodes, as sbatch gives one task with all cores of
-        each: what is started on its host with its environment is inside of it."""
+        """Run a batch job of this many nodes, with one task on all cores of each node; end it afterwards.
+        A program that is started on its host with its environment is inside the job."""
         where, script = self.directory, (
             '#!/bin/sh\nenv -0 >"$1.new" && mv "$1.new" "$1.$SLURM_JOB_ID"\nexec sleep infinity\n')
         Path(f"{where}/batch").write_text(script)
@@ -425,7 +425,7 @@ class Testbed:
                         "the batch job to end")
 
     def wait_for_slurm(self, nodes: Iterable[str]) -> None:
-        """Wait until Slurm can start something on these nodes, as soon as they are free."""
+        """Wait until Slurm could start jobs on these nodes (they may be busy)."""
         wanted = ",".join(nodes)
 
         def there() -> bool:
@@ -447,7 +447,7 @@ class Testbed:
             now = time.monotonic()
             if now > end:
                 raise TestbedError(f"waited in vain for {what}:\n{self._logs()}")
-            time.sleep(max(0.02, 2 * (now - asked)))  # asking a daemon is not to keep the machine busy
+            time.sleep(max(0.02, 2 * (now - asked)))  # do not load the machine with queries
 
     # Starting and ending.
 
@@ -473,12 +473,12 @@ class Testbed:
         self.env = {**shown, "HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name,
                     "SHELL": "/bin/sh", "LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1",
                     "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-                    # What is learned from tests is not the user's, nor of other tests whose jobs fail on purpose.
+                    # Keep what is learned from tests apart from the user's data and from tests whose jobs fail on purpose.
                     "XDG_DATA_HOME": f"{where}/data"}
         texts = {
             "hosts": "127.0.0.1 localhost\n" + "".join(
                 f"{self._address(node)} {node}\n" for node in (LOGIN, *self.nodes)),
-            "passwd": re.sub(r"(?m)^(root:.*:).*$", r"\1/bin/sh",  # a login without surprises
+            "passwd": re.sub(r"(?m)^(root:.*:).*$", r"\1/bin/sh",  # so that logins behave the same everywhere
                              Path("/etc/passwd").read_text()) + "".join(
                 f"{name}:x:{uid}:{uid}::{self.home_of(name)}:/bin/sh\n"
                 for name, uid in self.accounts.items()),
@@ -523,7 +523,7 @@ class Testbed:
         return "10.77.%d.%d" % self._number(node)
 
     def _hardware(self, node: str) -> str:
-        """A node that returns has the address that the others remember."""
+        """Return the hardware address of a node; the same after a restart, because other nodes remember it."""
         return "02:00:0a:4d:%02x:%02x" % self._number(node)
 
     def _hold(self, name: str, how: Sequence[str], script: str, *words: str) -> None:
@@ -537,7 +537,7 @@ class Testbed:
                 env=env, cwd="/", start_new_session=True)
 
     def _heard(self, name: str, wanted: str) -> None:
-        """Wait for a word of a namespace's first process."""
+        """Wait until a namespace's first process prints the line `wanted`; raises TestbedError if it prints another."""
         line = self._holders[name].stdout.readline().strip()  # type: ignore[union-attr]
         if line != wanted:
             raise TestbedError(f"{name} does not start:\n{self._logs()}")
@@ -558,7 +558,7 @@ class Testbed:
             raise TestbedError(f"ip {'; '.join(commands)}: {said}")
 
     def _start(self, names: Sequence[str]) -> None:
-        """Start nodes side by side, the login node before the others."""
+        """Start nodes in parallel, the daemons of the login node before the others."""
         for name in names:
             self._hold(name, ["--net", "--uts", "--mount", "--pid", "--mount-proc"], "node.sh",
                        self._address(name), str(self.directory), self.home,
@@ -589,7 +589,7 @@ class Testbed:
             inside.close()
         else:
             holder.kill()
-        # The kernel lets a node go when the last child that was started into it is reaped.
+        # The kernel removes a node only after the last child that was started in it is reaped.
         for process in self._started.pop(name, ()):
             process.wait(LIMIT)
         holder.wait(LIMIT)
@@ -611,7 +611,7 @@ class Testbed:
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def _logs(self) -> str:
-        """What the daemons said last."""
+        """Return the last lines of the logs of all daemons."""
         texts = []
         for path in sorted(Path(str(self.directory)).glob("*.log")):
             lines = path.read_text(errors="replace").splitlines()[-5:]
@@ -620,7 +620,7 @@ class Testbed:
 
 
 def _child(pid: int) -> int:
-    """The only child of a process, by the kernel's own list."""
+    """Return the only child of a process, from the kernel's list."""
     return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
 
@@ -631,7 +631,7 @@ def _place(name: str) -> Path:
 
 
 def _up(arguments: argparse.Namespace) -> str:
-    """Start a cluster that a process of its own holds, and wait until it is up."""
+    """Start a cluster in a background process, and wait until it is up; return an error, or ""."""
     reason = missing(slurm=not arguments.no_slurm)
     if reason:
         return reason
@@ -661,7 +661,7 @@ def _up(arguments: argparse.Namespace) -> str:
 
 
 def _serve(testbed: Testbed, server: socket.socket) -> None:
-    """Do what is asked, one connection after the other, until it is `down`."""
+    """Serve requests, one connection after the other, until `down`."""
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, lambda *_: sys.exit(0))
     while True:
@@ -686,7 +686,7 @@ def _serve(testbed: Testbed, server: socket.socket) -> None:
 
 
 def _ask(name: str, *request: str) -> Any:
-    """The answer of the process that holds the cluster."""
+    """Return the answer of the background process of the cluster."""
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(_place(name) / "control"))
         with client.makefile("rw") as file:
@@ -696,7 +696,7 @@ def _ask(name: str, *request: str) -> Any:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line."""
+    """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--name", default=os.environ.get("VRM_TESTBED", "hand"))
     commands = parser.add_subparsers(dest="command", required=True)
@@ -722,7 +722,7 @@ def main(argv: Sequence[str]) -> int:
             if isinstance(answer, dict):
                 process = Namespaces(answer["pid"]).popen(
                     arguments.words, os.getcwd(), env=answer["env"])
-                signal.signal(signal.SIGINT, signal.SIG_IGN)  # it has got its own
+                signal.signal(signal.SIGINT, signal.SIG_IGN)  # the program gets its own
                 signal.signal(signal.SIGTERM, lambda *_: process.terminate())
                 status = process.wait()
                 return status if status >= 0 else 128 - status

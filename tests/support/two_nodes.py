@@ -1,4 +1,4 @@
-"""A run on two nodes of the test cluster, whose jobs stay until they are let go."""
+"""A run on two nodes of the test cluster, whose jobs run until the test ends them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class TwoNodes:
-    """A run on the nodes n1 and n2 of the test cluster: job 0 is on both, job 1 wants cores of one. `lines` of another
+    """A run on the nodes n1 and n2 of the test cluster: job 0 is on both, job 1 needs cores of one. `lines` replaces this
     queue."""
 
     def __init__(self, testbed: Testbed, root: Path, cores: int = 4, lines: Sequence[str] = (), **keys: Any) -> None:
@@ -55,7 +55,7 @@ class TwoNodes:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Job 0 runs; at the end job 0 is cancelled, job 1 ends, and so does the run."""
+        """Run the manager, with job 0 on both nodes; afterwards cancel job 0 and end job 1 and the run."""
         with open(self.root / "said", "w") as said:
             manager = self.testbed.popen("n0", self._words(), env={"PYTHONPATH": str(ROOT)}, cwd=self.root,
                                          stdout=said, stderr=said)
@@ -70,6 +70,6 @@ class TwoNodes:
             finally:
                 manager.kill()
                 manager.wait()
-                for node in ("n1", "n2"):  # for who uses the cluster next
+                for node in ("n1", "n2"):  # for the next test on this cluster
                     if not self.testbed.alive(node):
                         self.testbed.restart(node)

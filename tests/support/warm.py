@@ -1,9 +1,9 @@
-"""`python -m vrm.cli` from a process that has everything loaded: a new Python spends more time on that than most tests
-on what they test.
+"""Runs `python -m vrm.cli` by forking a process that has everything loaded, because a new Python takes longer for loading
+than most tests take for the rest.
 
-Each worker of the tests has one server. It forks for each call; the fork becomes vrm as `-m vrm.cli` would, with the
-words, directory, environment, open files, cores and limits of who calls, and ends as a Python does. What makes a Python
-another one from its start on (variables such as PYTHONPATH or LC_ALL, a function before the start) needs a new one.
+Each test worker has one server, which forks for each call. The fork runs vrm like `-m vrm.cli`, with the arguments,
+directory, environment, open files, cores and limits of the caller, and ends as a Python does. Options that take effect at
+the start of Python (variables such as PYTHONPATH or LC_ALL, `preexec_fn`) need a new Python.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from collections.abc import Sequence
 
 VRM = [sys.executable, "-m", "vrm.cli"]
 FIXED = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "COVERAGE_")
-"""What variables begin with that a Python, or the C library, reads at its start."""
+"""Prefixes of the variables that Python or the C library reads at its start."""
 LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 
 
 class Warm(subprocess.Popen):  # type: ignore[type-arg]
-    """A vrm that a server has forked; used as any other process."""
+    """A vrm process forked by the server; used like any `subprocess.Popen`."""
 
     _server: socket.socket | None = None
     _server_pid = 0
@@ -68,7 +68,7 @@ class Warm(subprocess.Popen):  # type: ignore[type-arg]
 
     @classmethod
     def server(cls) -> socket.socket:
-        """The connection to this process's server, which is started when it is first wanted."""
+        """Return the connection to this process's server, which is started at the first call."""
         if cls._server is None or cls._server_pid != os.getpid():
             cls._server, theirs = socket.socketpair()
             cls._server_pid = os.getpid()
@@ -89,7 +89,7 @@ class Warm(subprocess.Popen):  # type: ignore[type-arg]
         return self.returncode
 
     def _ended(self, timeout: float | None) -> int | None:
-        """The exit status, for which this waits so long (None: always)."""
+        """Wait up to `timeout` seconds (None: without limit) for the exit status; return it, or None if the process still runs."""
         if self.returncode is None and self._exit is not None and select.select([self._exit], [], [], timeout)[0]:
             self.returncode = _number(self._exit)
             self._exit.close()
@@ -97,13 +97,13 @@ class Warm(subprocess.Popen):  # type: ignore[type-arg]
 
 
 def _number(connection: socket.socket) -> int:
-    """The next number that the server says: the exit status may come with the process number."""
+    """Return the next number from the server: the process id, then the exit status. Both may arrive together."""
     return int(connection.recv(20, socket.MSG_WAITALL))
 
 
 def run(words: Sequence[Any], timeout: float | None = None, **options: Any
         ) -> subprocess.CompletedProcess[str]:
-    """`subprocess.run(capture_output=True, text=True)` of `VRM` and words."""
+    """Run `VRM` with `words` like `subprocess.run(capture_output=True, text=True)`."""
     options = {"text": True, "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     with Warm([*VRM, *words], **options) as process:
         try:
@@ -115,7 +115,7 @@ def run(words: Sequence[Any], timeout: float | None = None, **options: Any
 
 
 def _as_here(env: dict[str, str]) -> bool:
-    """Whether a Python with this environment begins as the server did."""
+    """Return whether a Python with this environment would start like the server did."""
     def fixed(of: dict[str, str]) -> dict[str, str]:
         return {name: value for name, value in of.items() if name.startswith(FIXED)}
     return {**fixed(env), "PYTHONUNBUFFERED": "1"} == {**fixed(dict(os.environ)), "PYTHONUNBUFFERED": "1"}
@@ -125,18 +125,18 @@ def _as_here(env: dict[str, str]) -> bool:
 
 
 def load() -> None:
-    """Import what vrm consists of, and what it builds at its first use."""
+    """Import all modules of vrm, and load the default configuration, so that everything built at first use exists."""
     import vrm
     for found in pkgutil.walk_packages(vrm.__path__, "vrm."):
         if found.name != "vrm.cli" and not found.name.endswith(".__main__"):
-            with contextlib.suppress(ImportError):  # what only extras have
+            with contextlib.suppress(ImportError):  # modules that need optional packages
                 importlib.import_module(found.name)
     from vrm.config.schema import load
     load(None)
 
 
 def serve(calls: socket.socket) -> None:
-    """Answer calls until who calls is gone; returns in each fork, which has become what was asked for."""
+    """Serve calls until the caller has ended. Returns only in the forks, which are then set up for their call."""
     running: dict[int, socket.socket] = {}
     ends, wake = os.pipe()
     os.set_blocking(wake, False)
@@ -174,7 +174,7 @@ def serve(calls: socket.socket) -> None:
 
 
 def become(words: Sequence[str], env: dict[str, str], caller: int, directory: int, *files: int) -> None:
-    """Have what a process that the caller had started would have."""
+    """Take over limits, cores, umask, directory, open files and environment as if the caller had started this process."""
     for kind in LIMITS:
         resource.setrlimit(kind, resource.prlimit(caller, kind))
     os.sched_setaffinity(0, os.sched_getaffinity(caller))
@@ -192,8 +192,8 @@ def become(words: Sequence[str], env: dict[str, str], caller: int, directory: in
 
 
 def end(ended: SystemExit) -> None:
-    """End as a Python does, but do not take down all modules first: after a fork this copies, and so costs, as much as
-    a start. Returns when Python itself is to say what does not work."""
+    """End as a Python does, but without the clean-up of all modules: after a fork it copies memory and costs as much as
+    a start. Returns if Python itself must report an error."""
     if ended.code is not None and not isinstance(ended.code, int):
         return
     threading._shutdown()  # type: ignore[attr-defined]
