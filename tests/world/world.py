@@ -21,7 +21,7 @@ MOST_SECONDS = 900.0
 """Virtual seconds within which a world must end."""
 
 MOST_PUT_OFF = 40
-"""How often a fault without a target is postponed before it is dropped."""
+"""Number of times that a fault without a target is postponed before it is dropped."""
 
 MOST_STEPS = 120_000
 """Number of system calls within which a world must end."""

@@ -49,7 +49,7 @@ NEVER = CountedJob(math.inf, 0, 0, 0.0, 0.0, math.inf, 0.0, 0)
 
 
 class Need(NamedTuple):
-    """What a job with this `request` takes: `nodes`, and `size` in counted units (nodes or cores). If such jobs can
+    """The demand of a job with this `request`: `nodes`, and `size` in counted units (nodes or cores). If such jobs can
     never fit, both are 0 and `never` is the reason. `request` is None if a job requests only processors."""
 
     request: Request | None

@@ -76,7 +76,8 @@ class CountedRun:
             self.counted(job, 0.0)
 
     def counted(self, job: Job, run: float) -> CountedJob:
-        """Return a job that runs for `run` seconds. Raises Infeasible if it can never run."""
+        """Return a job that runs for `run` seconds. Raises Infeasible if it can never run, NotCounted if its count is not
+        exact."""
         size = self._sizes.get(job.request)
         if size is None:
             self.frozen.run.scheduler.check(job)
@@ -93,7 +94,7 @@ class CountedRun:
         return {job_id for each in after for job_id in each.ids}
 
     def coming(self, one: Submission) -> CountedArrival:
-        """Return a job that is submitted later."""
+        """Return a job that is submitted later. Raises NotCounted if it cannot be counted."""
         if not (one.plain or one._replace(after=()).plain):
             raise NotCounted
         try:

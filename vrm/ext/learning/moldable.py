@@ -34,7 +34,7 @@ from vrm.scheduling.orderings.queue import QueueView
 from vrm.scheduling.registry import reads
 
 SIGN = 8
-"""How many future jobs, each waiting equally long, one waiting job indicates."""
+"""Number of future jobs, each waiting equally long, that one waiting job indicates."""
 
 PATIENCE = 2
 """A job that has waited this multiple of its walltime is ordered before all younger jobs."""
@@ -85,7 +85,7 @@ class RankOption(NamedTuple):
 
 @dataclass(frozen=True)
 class WidthChoice:
-    """Why a job starts on `ranks` ranks. `options` holds pairs of a number of ranks and the expected seconds on it,
+    """The choice of `ranks` for a job. `options` holds pairs of a number of ranks and the expected seconds on it,
     with their range; `gives` holds run time plus price of each, in seconds (None: the objective is another)."""
 
     ranks: int
