@@ -36,7 +36,7 @@ NOTHING = ("job", "start", "end", "again", "back", "intent", "revise", "lines", 
 
 
 def begin(mutation: str = "") -> None:
-    """Load vrm into the simulated machine, with the changes of a mutation. Raises ValueError if no world loads a changed module."""
+    """Load vrm, with the changes of a mutation, into the simulated machine."""
     import greenlet
     if mutation:
         for module, old, new in mutations.found(mutation).changes:

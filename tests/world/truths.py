@@ -238,7 +238,7 @@ class Run:
 
 class Told:
     """A command of a user and the `reply` to its client. `ids` are the jobs that the reply names; `why` is the error if it was
-    not carried out. `over`: the client has got a reply; `asked` and `at` are the times of the command and the reply (seconds)."""
+    not carried out. `over`: it has a reply."""
 
     def __init__(self, act: Act, process: Process) -> None:
         self.act, self.process, self.name, self.reply, self.over, self.why = act, process, "", None, False, ""

@@ -42,7 +42,7 @@ ERRNO = {"full": 28, "quota": 122, "readonly": 30}
 
 @dataclass
 class Outcome:
-    """The result of a world. `wrong` is empty if it passed; `digest` identifies its trace."""
+    """The result of a world; `wrong` is empty if it passed."""
 
     plan: Plan
     wrong: list[str]
@@ -459,7 +459,7 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
         return bool(victims)
 
     def victims(self, kind: str) -> list[Process]:
-        """Return the processes that a fault kills: one at random (all spawners), or the one that caused the awaited event."""
+        """Return the processes that a fault kills."""
         living = [process for process in K.processes.values() if not process.dead]
         if kind == "manager":
             return [self.manager] if self.manager is not None else []

@@ -39,7 +39,7 @@ MOST_JOBS = 1 << 40
 """Greater than the number of jobs in any trace."""
 
 CHUNK = 4096
-"""Number of jobs whose columns are converted to tuples at a time."""
+"""Number of jobs converted to tuples at a time."""
 
 
 _counted_job = partial(tuple.__new__, CountedJob)
@@ -49,8 +49,8 @@ NEVER = CountedJob(math.inf, 0, 0, 0.0, 0.0, math.inf, 0.0, 0)
 
 
 class Need(NamedTuple):
-    """The demand of a job with this `request`: `nodes`, and `size` in counted units (nodes or cores). If such jobs can
-    never fit, both are 0 and `never` is the reason. `request` is None if a job requests only processors."""
+    """The demand of a job: `nodes`, and `size` in counted units (nodes or cores); 0 and 0, with the reason in `never`,
+    if it can never fit. `request` is None if the job requests only processors."""
 
     request: Request | None
     nodes: int
@@ -130,7 +130,7 @@ class CountingSimulator:
             return Need(request, 0, 0, str(reason))
 
     def _chunk(self, first: int) -> Iterable[CountedJob]:
-        """Return the next jobs as tuples, from number `first` on, at most CHUNK."""
+        """Return the next jobs from number `first` on, at most CHUNK."""
         needs = self._needed[first:first + CHUNK]
         ids, procs, submits, runs, estimates = self.counted.columns(first, first + CHUNK)
         keys = submits  # FCFS: earlier submission first
@@ -141,14 +141,14 @@ class CountingSimulator:
                                      range(first, first + CHUNK)))
 
     def _refuse(self, now: float, job: CountedJob) -> None:
-        """Record that a job is refused at submission because it can never fit."""
+        """Refuse a job that can never fit."""
         need = self._needed[job.number]
         self.counted.log.append(~job.number)
         self.counted.times.append(now)
         self.results.refused(self.counted.job(job.number, need.request), need.never)
 
     def _start(self, now: float, jobs: list[CountedJob], overtake: bool = False) -> None:
-        """Start jobs at `now`; with `overtake` they are recorded as backfilled."""
+        """Start jobs; with `overtake`, record them as backfilled."""
         log, times, running, expected = self._kept
         if overtake:
             self.counted.overtook.extend(range(len(log), len(log) + len(jobs)))

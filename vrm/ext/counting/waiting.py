@@ -18,9 +18,9 @@ from vrm.scheduling.placement.lanes import LanePolicy
 
 
 class CountedJob(NamedTuple):
-    """A job, sorted by its queue `key` and its id. `size` is in counted units (nodes or cores); `expected` is its
-    expected and `limit` its longest run time, `submit` its submission and `run` its real run time (seconds); `number`
-    is its number in the trace (from 0)."""
+    """A job, sorted by its queue `key` and its id. `size` is in counted units (nodes or cores); `expected`, `limit`
+    and `run` are its expected, longest and real run times, `submit` its submission (seconds); `number` is its number in
+    the trace (from 0)."""
 
     key: Any
     id: int
@@ -37,11 +37,11 @@ Start = Callable[..., None]
 
 
 class FirstInOrder:
-    """Waiting jobs that start in order while they fit (no backfilling); the base class of the other queues.
+    """Waiting jobs that start in order while they fit; the base class of the other queues.
 
     `queue` is sorted; `first` is the index of its head. `expected` holds the running jobs (expected end, id, size) by
-    expected end; it is None if the queue does not need them. `reserved` is the head that has a reservation; set it to
-    None when a job has ended. `wake` is the time of the next step even if no event happens before (infinity: none)."""
+    expected end (None: not needed). `reserved` is the head with a reservation; set it to None when a job has ended.
+    `wake` is the time of the next step even if no event happens before."""
 
     expected: list[tuple[float, int, int]] | None = None
     wake = math.inf
@@ -59,13 +59,13 @@ class FirstInOrder:
             insort(self.queue, job, self.first)
 
     def alone(self, now: float, job: CountedJob) -> None:
-        """Record that a job starts immediately because no other job waits. Here: does nothing."""
+        """Record that a job starts because no other job waits."""
 
     def ended(self, now: float, limit: float, job_id: int, size: int) -> None:
-        """Record that a job ended at `now` that was expected to run until `limit`. Here: does nothing."""
+        """Record the end of a job that was expected to run until `limit`."""
 
     def decide(self, now: float, free: int, start: Start) -> None:
-        """Start the jobs that can start now; `free` units are free. The queue must not be empty."""
+        """Start the jobs that can start now. The queue must not be empty."""
         if self.queue[self.first].size <= free:
             self._cut(now, self._behind(free)[0], start)
 
@@ -91,7 +91,7 @@ class FirstInOrder:
 class WithEasy(FirstInOrder):
     """EASY: the head has a reservation at its shadow time, and other jobs may use what it leaves over then (`_spare`;
     see `vrm.scheduling.backfilling.shadow`). Both stay valid until a job ends, a job runs longer than expected, or the
-    head changes; until then only jobs that were added since the last decision are tried."""
+    head changes; until then only new jobs are tried."""
 
     def __init__(self, running: Iterable[tuple[float, int, int]] = ()) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class WithEasy(FirstInOrder):
             self.queue.append(job)
 
     def release(self, limit: float, job_id: int) -> None:
-        """Remove a job that ended from the running jobs; it was expected to run until `limit`."""
+        """Remove a running job that was expected to run until `limit`."""
         self.reserved = None
         del self.expected[bisect_left(self.expected, (limit, job_id))]
 
@@ -175,8 +175,8 @@ class WithEasy(FirstInOrder):
         self._fresh.clear()
 
     def _admits(self, job: CountedJob, now: float) -> bool:
-        """Return whether a job that fits now does not delay the head. If so and it still runs at the shadow time, take
-        its size from the spare units."""
+        """Return whether a job that fits now does not delay the head; subtract what it holds at the
+        shadow time from the spare units."""
         if now + job.expected > self._shadow:
             if job.size > self._spare:
                 return False
@@ -211,7 +211,7 @@ class WithEasy(FirstInOrder):
 
     def _next(self, jobs: list[CountedJob], place: int, now: float) -> int:
         """Return the index, from `place` on, of the first job that does not delay the head; the length of `jobs` if
-        none is left. All `jobs` have the same size."""
+        there is none. All jobs have the same size."""
         number, shadow = len(jobs), self._shadow
         if place < number and jobs[0].size > self._spare:
             while place < number and now + jobs[place].expected > shadow:
@@ -247,7 +247,7 @@ class Conservative(FirstInOrder):
         super().add(job)
 
     def alone(self, now: float, job: CountedJob) -> None:
-        """Enter a job in the plan that starts immediately because no other job waits."""
+        """Add to the plan a job that starts because no other job waits."""
         self._profile.advance(now)
         self._profile.change(now, now + job.expected, -job.size)
 

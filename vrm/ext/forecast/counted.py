@@ -24,7 +24,7 @@ from vrm.workload.submission import Submission
 
 
 class NotCounted(Exception):
-    """Counting is not exact for this run; use `vrm.ext.forecast.replay`."""
+    """Counting is not exact for this run."""
 
 
 class CountedArrival(NamedTuple):
@@ -42,7 +42,7 @@ class RunSpan(NamedTuple):
 
 
 Held = tuple[float, int, int]
-"""A running job: when its units are expected to be free (seconds), its id, and how many units become free then."""
+"""A running job: when its units are expected to be free, its id, and how many become free."""
 
 
 class CountedRun:
@@ -76,8 +76,7 @@ class CountedRun:
             self.counted(job, 0.0)
 
     def counted(self, job: Job, run: float) -> CountedJob:
-        """Return a job that runs for `run` seconds. Raises Infeasible if it can never run, NotCounted if its count is not
-        exact."""
+        """Return a job that runs for `run` seconds. Raises Infeasible if it can never run, or NotCounted."""
         size = self._sizes.get(job.request)
         if size is None:
             self.frozen.run.scheduler.check(job)
@@ -88,13 +87,13 @@ class CountedRun:
 
     @staticmethod
     def _after(after: Sequence[Dependency]) -> set[int]:
-        """Return the ids of the jobs that must end first. Raises NotCounted if the result of one of them matters."""
+        """Return the ids of the jobs that must end first. Raises NotCounted if their results matter."""
         if any(each.kind != ANY for each in after):
             raise NotCounted
         return {job_id for each in after for job_id in each.ids}
 
     def coming(self, one: Submission) -> CountedArrival:
-        """Return a job that is submitted later. Raises NotCounted if it cannot be counted."""
+        """Return a job that is submitted later, or raise NotCounted."""
         if not (one.plain or one._replace(after=()).plain):
             raise NotCounted
         try:
@@ -139,8 +138,8 @@ class CountedReplay:
 
     def go(self, coming: Iterable[CountedArrival], until: Set[int] = frozenset(), started: bool = False
            ) -> dict[int, RunSpan]:
-        """Continue the replay; return starts and ends by id, as `vrm.ext.forecast.replay.replay` does. With `until`,
-        the result has only these jobs. `coming` are all jobs that are submitted later, in order of time."""
+        """Continue the replay; return starts and ends by id (see `vrm.ext.forecast.replay.replay`), with `until` only
+        of these jobs. `coming` are all later jobs, in order of time."""
         later, events, line, left = iter(coming), self.events, self.line, list(until)
         following = next(later, None)
         while True:
@@ -167,7 +166,7 @@ class CountedReplay:
         return {job_id: RunSpan(*found[job_id]) for job_id in until or found if job_id in found}
 
     def _runs(self, held: Held, start: float, end: float, expected: float, limit: float) -> None:
-        """Record a running job, and its end as an event; if it outruns `expected`, that time is an event, too."""
+        """Record a running job; its end is an event, and `expected` too if it ends later."""
         self.running[held[1]] = start, end
         if self.kill and limit < end:
             end = limit
@@ -176,7 +175,7 @@ class CountedReplay:
             heapq.heappush(self.events, (expected, False, held))
 
     def _happens(self, now: float, ends: bool, held: Held) -> None:
-        """Process an event: the end of a job, or (`ends` is False) its expected end, which only causes a decision."""
+        """Process the end of a job, or its expected end, which only causes a decision."""
         if ends:
             limit, job_id, size = held
             self.line.release(limit, job_id)
@@ -197,7 +196,7 @@ class CountedReplay:
             heapq.heappush(self.longest, (-job.limit, job))
 
     def _leave_out(self, now: float) -> None:
-        """Remove the jobs from the queue that might not end before the end of the allocation."""
+        """Remove jobs that might not end before the allocation does."""
         longest = self.longest
         while longest and now - longest[0][0] > self.end:
             job = heapq.heappop(longest)[1]

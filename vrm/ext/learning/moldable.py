@@ -74,7 +74,7 @@ class RankOption(NamedTuple):
 
     @staticmethod
     def of(job: Job, size: int, expected: ExpectedTime) -> RankOption:
-        """Return an option with `seconds` computed from the expected time."""
+        """Compute `seconds`; return the option."""
         return RankOption(job, size, expected, min(job.walltime, max(1.0, expected.seconds)))
 
     @property
@@ -178,8 +178,8 @@ class Moldable(Easy):
         self.curves.learn((job.user, job.app, job.request.cores_per_task), input_key(job), job.procs, run)
 
     def stretch(self, asked: Job, started: Job) -> float:
-        """Return the run time on the ranks of `started` relative to that on the requested ranks: by the speed-up that
-        the user gives, otherwise by the learned curves."""
+        """Return the ratio of the run times on the ranks of `started` and of `asked`, from the user's speed-up or
+        else from the learned curves."""
         given = asked.more.get(SPEEDUP)
         if given is not None:
             curve = Downey(*given)
@@ -229,8 +229,8 @@ class Moldable(Easy):
         return {self._old[0]: self._old[2]} if self._old is not None and self._old[2] < math.inf else {}
 
     def _set_price(self, mean: float, waiting: int, later: int) -> None:
-        """Set the price of a unit second from the number of `waiting` jobs, how many of them were submitted `later`
-        than the first decision (the job that starts is subtracted from both), and the `mean` queue length."""
+        """Set the price from the numbers of `waiting` jobs and of those submitted `later` than the first decision, both
+        including the job that starts, and the `mean` queue length."""
         self._price = (waiting - 1 + (SIGN - 1) * max(0, later - 1) + SIGN * mean) / self._units
 
     def _later(self, jobs: Iterable[Job]) -> int:
@@ -312,7 +312,7 @@ class Moldable(Easy):
         return self._ordered(now, plan)
 
     def _allowed(self, job: Job, policy: CountingPolicy) -> list[RankOption]:
-        """Return the options on which a job may start: only one if it has waited long and its number is fixed."""
+        """Return the options on which a job may start; only one if its number of ranks is fixed."""
         return [self._old[1]] if self._old is not None and self._old[0] == job.id else self.options(job, policy)
 
     def _pick(self, job: Job, policy: CountingPolicy) -> RankOption:
@@ -321,16 +321,15 @@ class Moldable(Easy):
         return self._efficient(options) if self.objective == EFFICIENCY else min(options, key=self._cost)
 
     def _ordered(self, now: float, plan: Sequence[tuple[Job, RankOption]]) -> list[tuple[Job, RankOption]]:
-        """Sort by priority; within a priority, jobs that have waited long come first, in unchanged
-        order, then the others by the capacity that they take (`makespan`: longest first)."""
+        """Sort by priority, then jobs that have waited long in unchanged order, then the others by the capacity that
+        they take (`makespan`: longest first)."""
         longest = self.objective == MAKESPAN
         return sorted(plan, key=lambda each: (
             -each[0].priority, -math.inf if _old(now, each[0]) else -each[1].seconds if longest else each[1].taken))
 
     def _improved(self, now: float, plan: list[tuple[Job, RankOption]], view: Cluster, policy: CountingPolicy
                   ) -> list[tuple[Job, RankOption]]:
-        """Improve a plan by changing the numbers of ranks of one or two jobs at a time, until no change improves
-        it or the rounds (`PASSES`) are used up."""
+        """Improve a plan by changing the numbers of ranks of one or two jobs at a time, in at most PASSES rounds."""
         free, ends = _room(view, policy), self._likely_ends(now, view, policy)
 
         def value(plan: list[tuple[Job, RankOption]]) -> float:
