@@ -127,10 +127,11 @@ def add_choices(parser: Parser, sizes: Callable[[str], Any] = count) -> None:
             add("--heatmap-rows", dest="rows_are", choices=("own", "partner"), default="own",
                 help="of a table of speed-ups: whose speed the rows are (default: own)")
     machine = parser.add_argument_group("machine")
-    for name, text in (("nodes", "nodes"), ("sockets", "sockets per node"),
-                       ("cores", "cores per socket")):
-        machine.add_argument(f"--{name}", metavar="N" if sizes is count or name != "nodes" else "N,N",
-                             type=sizes if name == "nodes" else count, help=text)
+    one = sizes is count
+    machine.add_argument("--nodes", metavar="N" if one else "N,N", type=sizes,
+                         help="nodes" if one else "the numbers of nodes that are tried")
+    machine.add_argument("--sockets", metavar="N", type=count, help="sockets per node")
+    machine.add_argument("--cores", metavar="N", type=count, help="cores per socket")
     machine.add_argument("--machine", metavar="FILE",
                          help="a machine file, for nodes that differ (YAML; or AccaSim's JSON)")
     machine.add_argument("--system", dest="machine", help=argparse.SUPPRESS)  # as of vrm 0.1.0
