@@ -32,7 +32,7 @@ class Counter:
         chosen = sorted(set(ids)) or sorted(self.all)
         return [self.all[i] for i in chosen if i in self.all and (ended or not self.all[i].state.ended)]
 
-    def cancellable(self, ids: Iterable[int]) -> list[front.JobView]:
+    def unfinished(self, ids: Iterable[int]) -> list[front.JobView]:
         return [self.all[i] for i in ids if i in self.all and (i in self.again or not self.all[i].state.ended)]
 
     def ids(self) -> list[int]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -818,13 +818,14 @@ def commands() -> list[str]:
         return []
 
 
-def _judge_waited(world: World, told: Told, entries: Mapping[int, Any]) -> None:
-    """Check a command that waited for its jobs: it reports success exactly if they completed, unless it says that it does not know."""
-    found = [entries[job].state.value for job in told.ids if job in entries]
+def _judge_waited(world: World, told: Told, made: Collection[int], entries: Mapping[int, Any]) -> None:
+    """Check a command that waited for the jobs that it has `made`: it reports success exactly if they completed, unless it says
+    that it does not know."""
+    found = [entries[job].state.value for job in made if job in entries]
     if "continues with the next manager" in told.reply["text"] or any(each.sent and each.sent["do"] == "requeue" for each in world.told):
         return
     if told.reply["ok"] != ({*found} == {"completed"}):
-        world.history.say(f"a user who waited for jobs {told.ids} was told {told.reply}, and they are {found}")
+        world.history.say(f"a user who waited for jobs {made} was told {told.reply}, and they are {found}")
 
 
 def _judge_told(world: World, past: Any) -> None:
@@ -846,7 +847,7 @@ def _judge_told(world: World, past: Any) -> None:
             history.say(f"a user was told of jobs {told.ids}, which there are not")
         if kind == "submit":
             if "-W" in told.act.value:
-                _judge_waited(world, told, entries)
+                _judge_waited(world, told, made, entries)
             if ok and (sorted(told.ids) != sorted(made) if told.act.kind == "submit" else not set(told.ids) <= set(made)):
                 history.say(f"a user was told of jobs {told.ids}, and the command has made {made}")
             if not told.ids and past.by_command.get(told.name) and not (

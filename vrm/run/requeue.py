@@ -3,7 +3,7 @@ rules."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from vrm.model import JobState
 from vrm.run.entry import CANCEL, DEPENDENCY, LINE, REMOVED, STOP, Entry
@@ -48,7 +48,7 @@ def stopped(entry: Entry) -> bool:
 
 
 def runs_again(entries: Mapping[int, Entry], entry: Entry) -> bool:
-    """Whether the next run runs a job again that has ended: it was stopped, or depends only on such."""
+    """Return whether the next run runs an ended job again: it was stopped, or was dropped because of such jobs."""
     near, look = {entry.job.id: entry}, [entry]
     while look:
         each = look.pop()
@@ -57,6 +57,12 @@ def runs_again(entries: Mapping[int, Entry], entry: Entry) -> bool:
             near.update((other.job.id, other) for other in found)
             look += found
     return entry.state.ended and entry.job.id in with_dependents(near, stopped)
+
+
+def unfinished(entries: Mapping[int, Entry], ids: Iterable[int]) -> list[int]:
+    """Return those of these jobs that wait or run, or that the next run runs again."""
+    return [job_id for job_id in ids if job_id in entries and (
+        not entries[job_id].state.ended or runs_again(entries, entries[job_id]))]
 
 
 def ended_unsuccessfully(entry: Entry) -> bool:

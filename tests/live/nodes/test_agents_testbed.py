@@ -185,7 +185,7 @@ def test_inside_slurm_by_srun(testbed: Testbed, driver: Callable[..., Driver]) -
         said = testbed.exec(batch.host, ["srun", "-N4", "-n32", "hostname"], env=batch.env)
         assert sorted(said.stdout.split()) == sorted([*batch.nodes] * 8), said.stderr
         run.tell("sweep", job_id=3)
-        assert {run.next("Swept")["host"] for _ in batch.nodes} == set(batch.nodes)
+        assert {run.next("SweepDone")["host"] for _ in batch.nodes} == set(batch.nodes)
         run.tell("drop", hosts=batch.nodes[2:])
         wait_until(lambda: agents_on(testbed) == sorted(batch.nodes[:2]), "two have ended")
         run.end()
@@ -209,7 +209,7 @@ def test_a_job_over_several_nodes_is_found_and_swept(testbed: Testbed,
     # Each rank is a shell with its two sleeps.
     wait_until(lambda: [sleepers(testbed, node) for node in hosts[1:]] == [4, 2], "all sleep")
     run.tell("sweep", job_id=5, hosts=hosts)
-    swept = {host: run.next("Swept", host) for host in hosts}
+    swept = {host: run.next("SweepDone", host) for host in hosts}
     # The end of mpirun ends its ranks, too, but not what has left their sessions.
     assert swept["n0"]["processes"] >= 2 and swept["n1"]["processes"] >= 1
     assert swept["login"]["processes"] >= 1 and job.wait(LIMIT) != 0
@@ -230,11 +230,11 @@ def test_a_node_that_is_switched_off_and_returns(testbed: Testbed, driver: Calla
     try:
         assert run.next("NodeDown")["host"] == "n5"
         run.tell("sweep", job_id=1)
-        assert run.next("Swept")["host"] == "n4"
+        assert run.next("SweepDone")["host"] == "n4"
     finally:
         testbed.restart("n5")
     assert run.next("NodeUp")["host"] == "n5"
-    assert run.next("Swept")["host"] == "n5"
+    assert run.next("SweepDone")["host"] == "n5"
     assert not run.changes()
     run.end()
 
@@ -258,9 +258,9 @@ def test_a_short_cut_goes_by_unnoticed(testbed: Testbed, driver: Callable[..., D
     assert run.next("found")["failed"] == {}
     testbed.cut("n5")
     run.tell("sweep", job_id=1)
-    assert run.next("Swept")["host"] == "n4"
+    assert run.next("SweepDone")["host"] == "n4"
     testbed.join("n5")
-    assert run.next("Swept")["host"] == "n5"
+    assert run.next("SweepDone")["host"] == "n5"
     assert not run.changes()
     run.end()
 
@@ -321,7 +321,7 @@ def test_real_bindings_on_two_nodes(real: Testbed, tmp_path: Path) -> None:
     assert check.state == "mismatch" and len(check.differences) == 1
     assert check.differences[0].startswith("rank 0 of n0: may use CPU ")
     run.tell("sweep", job_id=None)
-    assert {run.next("Swept")["host"], run.next("Swept")["host"]} == {"n0", "n1"}
+    assert {run.next("SweepDone")["host"], run.next("SweepDone")["host"]} == {"n0", "n1"}
     assert job.wait(LIMIT) != 0
     run.end()
     run.process.stdout.close()

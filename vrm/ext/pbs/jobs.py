@@ -31,7 +31,7 @@ def _each(call: Call, handler: RequestHandler, ids: Sequence[str], act: Callable
     for text in ids:
         try:
             found = resources.find(handler, call.name, text)
-            open_ = (handler.cancellable([job.id for job in found.jobs]) if call.name == "qdel" else
+            open_ = (handler.unfinished([job.id for job in found.jobs]) if call.name == "qdel" else
                      [job for job in found.jobs if not job.state.ended])
             if not open_:
                 raise CallRefused(f"{call.name}: Job has finished" + f" {found.id}" * (call.name == "qdel"),

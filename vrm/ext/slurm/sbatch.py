@@ -109,10 +109,10 @@ class EndAnswer(DeferredAnswer):
         return out, b""
 
     def poll(self) -> Answer | None:
-        """Return the exit status when all jobs have ended."""
+        """Return the exit status when all jobs have ended, and none is one that the next manager runs again."""
         while self._ids:
             found = self._handler.jobs(self._ids[-1:])
-            if found and (not found[0].state.ended or found[0].ending):
+            if self._handler.unfinished(self._ids[-1:]) or (found and found[0].ending):
                 return None
             self._ids.pop()
             for job in found:

@@ -92,7 +92,7 @@ def _end_all(ids: Sequence[int], given: dict[str, str], number: int, said: list[
     wrong, waits, ends = len(said), [], number in (0, signal.SIGKILL)
     for at in range(0, len(ids), STEP):
         part = ids[at:at + STEP]
-        for job in _matching(handler.cancellable(part) if ends else handler.jobs(part, ended=False), given, handler):
+        for job in _matching(handler.unfinished(part) if ends else handler.jobs(part, ended=False), given, handler):
             if "verbose" in given:
                 said.append(f"scancel: Terminating job {job.shown_id}")
             running = job.state is JobState.RUNNING

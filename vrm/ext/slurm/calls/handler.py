@@ -53,8 +53,8 @@ class RequestHandler(Protocol):
         """Return the existing jobs with these ids (all jobs without ids), in the order of their ids; without `ended`,
         only those that have not ended."""
 
-    def cancellable(self, ids: Iterable[int]) -> list[JobView]:
-        """Those of these jobs that wait or run, or have ended and the next manager runs them again."""
+    def unfinished(self, ids: Iterable[int]) -> list[JobView]:
+        """Return those of these jobs that wait or run, or that the next manager is to run again."""
 
     def ids(self) -> list[int]:
         """Return the ids of all jobs."""

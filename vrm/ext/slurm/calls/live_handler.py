@@ -32,7 +32,7 @@ from vrm.model.node import HALF, Node
 from vrm.model.quantities import fold, to_ranges
 from vrm.results.placement_text import unfold_nodes
 from vrm.ext.steps.records import Step, read_steps
-from vrm.run.requeue import runs_again
+from vrm.run.requeue import unfinished
 from vrm.run.job_book import FLEXIBLE
 from vrm.run.entry import Entry, JobStateError
 from vrm.run.journal.codec import Own
@@ -86,11 +86,9 @@ class LiveRequestHandler:
         head = self._head()
         return [self._job(entry, head) for entry in chosen if ended or not entry.state.ended]
 
-    def cancellable(self, ids: Iterable[int]) -> list[front.JobView]:
+    def unfinished(self, ids: Iterable[int]) -> list[front.JobView]:
         """Return those of these jobs that wait or run, or that the next manager is to run again."""
-        entries = self.live.state.book.entries
-        found = [job_id for job_id in ids if job_id in entries and (
-            not entries[job_id].state.ended or runs_again(entries, entries[job_id]))]
+        found = unfinished(self.live.state.book.entries, ids)
         return self.jobs(found) if found else []
 
     def ids(self) -> list[int]:

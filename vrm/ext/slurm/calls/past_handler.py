@@ -19,6 +19,7 @@ from vrm.model.quantities import fold
 from vrm.ext.steps.records import Step, read_steps
 from vrm.run.journal import files as journals
 from vrm.run.journal.history import replay
+from vrm.run.requeue import unfinished
 from vrm.run.rundir import RunDirectory
 from vrm.system.errors import RunError
 from vrm.system.files import group_name, read_own, user_name
@@ -106,33 +107,34 @@ class PastRequestHandler:
         return ids
 
     def foresee(self, asked: SubmittedJob) -> front.JobView:
-        """Raises Refused: no manager runs."""
+        """Raises CallRefused: no manager runs."""
         raise self._no_manager()
 
     def entry_variables(self, job_id: int, env: Mapping[str, str]) -> Mapping[str, str]:
-        """Raises Refused: no manager runs."""
+        """Raises CallRefused: no manager runs."""
         raise self._no_manager()
 
     def cancel(self, job_id: int, signal: int = 0) -> None:
-        """Raises Refused: no manager runs."""
+        """Raises CallRefused: no manager runs."""
         raise self._no_manager()
 
-    def cancellable(self, ids: Iterable[int]) -> list[front.JobView]:
-        """Nobody is there to do it."""
-        raise self._no_manager()
+    def unfinished(self, ids: Iterable[int]) -> list[front.JobView]:
+        """Return those of these jobs that wait or run, or that the next manager is to run again."""
+        found = unfinished(self._past.state.book.entries, ids)
+        return self.jobs(found) if found else []
 
     def hold(self, job_id: int) -> None:
-        """Raises Refused: no manager runs."""
+        """Raises CallRefused: no manager runs."""
         raise self._no_manager()
 
     release = hold
 
     def requeue(self, job_id: int, command: str = "") -> None:
-        """Raises Refused: no manager runs."""
+        """Raises CallRefused: no manager runs."""
         raise self._no_manager()
 
     def change(self, job_id: int, values: Mapping[str, Any]) -> None:
-        """Raises Refused: no manager runs."""
+        """Raises CallRefused: no manager runs."""
         raise self._no_manager()
 
 
