@@ -8,6 +8,7 @@ from support.executor import Managed, root, states  # noqa: F401
 from vrm.ext.pbs.jobs import qdel
 from vrm.ext.slurm.calls.answers import Answer, Call, CallRefused
 from vrm.ext.slurm.calls.handler import SubmittedJob
+from vrm.ext.slurm.sbatch import EndAnswer
 from vrm.ext.slurm.calls.server import SocketServer
 from vrm.ext.slurm.scancel import scancel
 from vrm.model import JobState
@@ -42,6 +43,18 @@ def test_a_manager_that_stops_still_knows_the_jobs_of_a_call_that_comes_again(ro
     assert handler.submit(SubmittedJob(values, command="call")) == [3]
     with pytest.raises(CallRefused, match="takes no more jobs"):
         handler.submit(SubmittedJob(values, command="other"))
+    managed.close()
+
+
+def test_who_waits_for_a_job_that_the_next_manager_runs_again_is_not_given_the_end_by_the_stop(root: Path) -> None:
+    managed = Managed(root, "ok.x 4 9 0")
+    managed.start(1.0)
+    managed.manager.stopping.stop("`vrm stop --now`", kill=True)
+    managed.end(0, 2.0, code=1)
+    handler = managed.live.part(SocketServer).handler
+    assert EndAnswer(handler, [0], "").poll() is None
+    handler.cancel(0)
+    assert EndAnswer(handler, [0], "").poll() == Answer(code=1)
     managed.close()
 
 
