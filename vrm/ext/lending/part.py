@@ -1,11 +1,9 @@
-"""Part of a manager that moves cores between running jobs, from a decision or a command until ranks have left the
-cores, and back.
+"""Part of a manager that moves cores between running jobs, from a decision until ranks have left them, and back.
 
-To lend, first the intent is written to the journal; then the agents on all nodes of the lender narrow the masks of
-its ranks and confirm that no thread of it is left on the lent cores; then the borrower starts. To take cores back,
-the borrower must have ended and none of its processes may be left; then the agents widen the masks of the lender's
-ranks. Every order has a number (epoch) that increases for each lender, so repeating an order is harmless. If a node
-does not answer, the lend is undone and the borrower waits."""
+To lend, the journal gets the intent; then the agents on the lender's nodes narrow the masks of its ranks and confirm
+that none of its threads is left on the lent cores; then the borrower starts. Before cores return, the borrower must
+have ended without a process left; then the agents widen the masks. Every order has a number (epoch) that increases
+for each lender, so repeating it is harmless. If a node does not answer, the lend is undone and the borrower waits."""
 
 from __future__ import annotations
 
@@ -61,8 +59,7 @@ class LendingPart(Part):
         self._following = FollowingCores(live)
 
     def recall(self, past: RunHistory) -> None:
-        """Prepare the agents for mask orders if an earlier manager may have left files of malleable jobs on the
-        nodes."""
+        """Prepare the agents for mask orders if nodes may have files of malleable jobs of an earlier manager."""
         if past.state.lends.epochs or any(job.malleable for job, _ in past.running):
             self.live.watch.know(MASKS)
 
@@ -76,8 +73,7 @@ class LendingPart(Part):
         return bool(self.coming)
 
     def observe(self, event: object) -> None:
-        """Handle the answers to mask orders, nodes that do not answer, commands about borrowers, ended malleable
-        jobs, programs about to start, and the end of all starts."""
+        """Handle what changes orders: answers, silent nodes, commands about borrowers, ends, and starts of programs."""
         if isinstance(event, MaskReport):
             self._answered(event)
         elif isinstance(event, NodeClosed):
@@ -198,8 +194,7 @@ class LendingPart(Part):
         return entry
 
     def back(self, lender: int, **origin: Any) -> str:
-        """Take back the cores that a job lends to no job or to jobs that have not started. Raises JobStateError if
-        there are none."""
+        """Take back cores that a job lends to none, or to jobs that have not started. JobStateError if there are none."""
         live = self.live
         live.state.entry(lender)
         lends = [each for each in live.state.lends.of_lender(lender) if each.phase != REGAINING]

@@ -1,8 +1,6 @@
-"""All agents of a run (see `vrm.live.runner.agent`), for an event loop: nothing here ever waits for an agent, except
-`settle` and `close`.
+"""All agents of a run (`vrm.live.runner.agent`), for an event loop: only `settle` and `close` wait for an agent.
 
-The agent of another node is reached through the relay (`vrm.live.relay`); the agent of this machine is a plain child.
-A run uses them like this:
+Other nodes' agents are reached through the relay (`vrm.live.relay`); that of this machine is a plain child. Their use:
 
     agents = Agents(allocation.hosts, reach, env, timeout)
     found, failed = agents.settle()         # the start of a run: waits, `timeout` for each node
@@ -12,9 +10,9 @@ A run uses them like this:
           agents.tick(now) ; for event in agents.events(): ...
 
 A node counts as down at the start if its agent cannot be started (two attempts, or one that hangs for `timeout`).
-Later it counts as down if it does not answer a ping for `timeout`, or if its agent was lost and could not be started
-again for `timeout`: a lost connection alone does not mean a lost node, but nothing should start there until it is
-clear. This machine is never down. Nodes that are down are tried again, after longer and longer pauses.
+Later it counts as down if it does not answer a ping, or its lost agent could not be started again, for `timeout`: a lost
+connection does not mean a lost node, but nothing should start there until it is clear. This machine is never down. Nodes
+that are down are tried again, after longer and longer pauses.
 
 Each outcome is reported once: `NodeLost` when a node's agent was lost, `NodeDown` when the node counts as down,
 `NodeUp` when it answers for the first time, or again. A node that was restarted gives both of the last two. Open
@@ -46,9 +44,8 @@ from vrm.live.relay.relay import EACH, SILENT
 from vrm.system.transports.base import choose, transports
 
 PING_EVERY, RELAYED_EVERY = 5.0, 60.0
-"""Seconds from an agent's answer to the next ping, on this machine and on other nodes; the first is at most the
-timeout. The relay asks the other nodes every few seconds, all with one message, so only their agents remain to be
-asked."""
+"""Seconds from an agent's answer to the next ping, on this machine and on other nodes; the first is at most the timeout.
+The relay asks the other nodes every few seconds, all with one message, so only their agents remain to be asked."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
 """Seconds before an agent is started again: the first time, and at most."""
@@ -138,8 +135,7 @@ class Agents:
         return ready
 
     def tick(self, now: float) -> float:
-        """Connect, ping and give up nodes when it is time; return when to call this again: `now` if there are
-        events."""
+        """Connect, ping and give up nodes when it is time; return when to call this again: `now` if there are events."""
         self._read(now)  # an answer that has come must not count as silence
         self._dying = [process for process in self._dying if process.poll() is None]
         connecting = sum(node.state == CONNECTING for node in self._nodes.values())
@@ -274,8 +270,7 @@ class Agents:
                 for node in self._nodes.values() if not node.local}
 
     def _groups(self, hosts: Sequence[str]) -> list[tuple[Sequence[str], Sequence[str]]]:
-        """Return the command that starts a runner on all other nodes, if there are several and the transport can; else
-        []."""
+        """Return the command that starts a runner on all other nodes, if there are several and the transport can; else []."""
         gpus = {self._granted_gpus(host) for host in hosts}
         line = group_line(hosts, self.reach, self.timeout, gpus.pop()) if len(hosts) > 1 and len(gpus) == 1 else ()
         return [(hosts, line)] if line else []

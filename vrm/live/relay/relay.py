@@ -1,19 +1,15 @@
-"""Keeps one connection to each node for everything that a run does there: vrm's agent, programs without MPI, and the
-daemons of mpirun. It runs alone (`python -I -S relay.py LISTENING ALIVE`), one process per manager, and outlives the
-manager.
+"""Keeps one connection to each node for all that a run does there: vrm's agent, programs without MPI, mpirun's daemons.
+It runs alone (`python -I -S relay.py LISTENING ALIVE`), one process per manager, and outlives the manager.
 
-One ssh or srun per program would take longer than short programs run, and would cost a step of the batch system each.
-So there is one runner (`runner.py`) on each node, started when it is first needed; under Slurm one srun starts all of
-them. The runners do not belong to the manager: it may be killed, and its programs continue under the next manager.
-`wire.py` describes the messages.
+One ssh or srun per program would take longer than short programs run, and cost a step of the batch system each. So each
+node has one runner (`runner.py`), started when first needed; under Slurm one srun starts all. Runners do not belong to
+the manager: if it is killed, programs continue under the next one. `wire.py` describes the messages.
 
 A client connects to the socket LISTENING: the manager for the agent of a node, a supervisor's stand-in
 (`supervisor.py`) for a program, or the replacement of ssh for mpirun (`rsh_agent.py`). The end of its connection kills
 the program, or ends the agent's input. If the relay ends the connection without an answer, the node was lost.
 
-The relay ends when nobody can send an order any more, since nobody has the pipe ALIVE open for writing, and no program
-runs.
-"""
+The relay ends when no program runs and nobody has the pipe ALIVE open for writing, so that no order can come."""
 
 from __future__ import annotations
 
@@ -50,15 +46,13 @@ SILENT = "no answer to a ping within"
 """First words of the reason why a node that had answered before was lost."""
 
 MOST_NOISE = 1 << 20
-"""Bytes in a row that need not be lines of a runner, such as the output of login scripts; after more the link is
-lost."""
+"""Bytes in a row that need not be lines of a runner, such as the output of login scripts; after more the link is lost."""
 
 PING_EVERY = 5.0
 """Seconds from a runner's answer to the next question whether it is alive."""
 
 EACH = 0.02
-"""Additional seconds for each node that is reached together with others: Slurm needs time to start a step on many
-nodes."""
+"""Additional seconds for each node that is reached together with others: Slurm needs time to start a step on many nodes."""
 
 SUSPENDED = 2.0
 """Seconds of delay after which a process that wakes up too late counts as having been stopped."""
@@ -341,8 +335,7 @@ class Relay:
                 self.answer(node.clients[number], content)
 
     def handle_remote_request(self, node: NodeConnection, number: int, content: bytes) -> None:
-        """Handle a program on a node, such as the mpirun of a script, that requests a daemon on another node, or
-        withdraws that."""
+        """Handle a program on a node, such as the mpirun of a script, that requests a daemon on another node, or withdraws that."""
         client = node.far.get(number)
         if client is None and content:
             client = node.far[number] = RelayClient(RemoteConnection(node, number, self.flush))
@@ -406,8 +399,7 @@ class Relay:
         self.ended = [process for process in self.ended if process.poll() is None]
 
     def lose_client(self, client: RelayClient, reason: str, ready: bool = False) -> None:
-        """Report to a client that its order was not started, or (if its node was `ready`) that it was lost with the
-        node."""
+        """Report to a client that its order was not started, or (if its node was `ready`) that it was lost with the node."""
         if client.kind == wire.AGENT:
             self.dismiss(client, b"\n" + reason.encode() + b"\n")
         elif ready:
