@@ -112,8 +112,6 @@ class LendingPart(Part):
         """Return whether the ranks of a job are being moved; they may be on old or new cores."""
         return job_id in self._orders
 
-    # Commands of users.
-
     def ask(self, lender: int, cores: int, to: int | None, **origin: Any) -> str:
         """Let a running job lend `cores` cores on each of its nodes (0: half of its cores) to the waiting job `to`,
         or to no job (None). Return a sentence that says what is done. Raises JobStateError if it is not possible."""
@@ -194,7 +192,7 @@ class LendingPart(Part):
         return entry
 
     def back(self, lender: int, **origin: Any) -> str:
-        """Take back cores that a job lends to none, or to jobs that have not started. JobStateError if there are none."""
+        """Take back cores lent to no job, or to jobs that have not started. Raises JobStateError without any."""
         live = self.live
         live.state.entry(lender)
         lends = [each for each in live.state.lends.of_lender(lender) if each.phase != REGAINING]
