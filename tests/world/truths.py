@@ -758,7 +758,7 @@ def _judge_job(world: World, entry: Any, row: Any, runs: list[Run]) -> None:
             history.say(f"job {job} is cancelled ({row.reason}), and it ended by itself: {runs}")
     if "could not start" in row.reason and "Input/output error" not in row.reason and not world.plan.hosts:
         history.say(f"job {job} is {state} ({row.reason}): {runs}")
-    if state == "cancelled" and row.reason == "the manager was stopped":
+    if state == "cancelled" and row.reason == "the manager was stopped" and entry.details.more.get("requeue") != "no":
         history.say(f"job {job} was to run again after a stop: {runs}")
     if state == "failed" and "its supervisor was killed" in row.reason and job not in history.unguarded:
         history.say(f"job {job} is failed ({row.reason}), and nobody has killed a supervisor: {runs}")

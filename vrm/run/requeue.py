@@ -43,8 +43,8 @@ def requeue_reason(entry: Entry, state: JobState, reason: str, intent: str, requ
 
 
 def stopped(entry: Entry) -> bool:
-    """Return whether a job ended only because the manager was stopped; the next run starts such a job again."""
-    return entry.state is JobState.CANCELLED and entry.cause == STOP
+    """Return whether a job ended only because the manager was stopped, and may run again: the next run starts it."""
+    return entry.state is JobState.CANCELLED and entry.cause == STOP and entry.details.more.get("requeue") != "no"
 
 
 def runs_again(entries: Mapping[int, Entry], entry: Entry) -> bool:

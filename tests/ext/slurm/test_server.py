@@ -8,13 +8,14 @@ from support.executor import Managed, root, states  # noqa: F401
 from vrm.ext.pbs.jobs import qdel
 from vrm.ext.slurm.calls.answers import Answer, Call, CallRefused
 from vrm.ext.slurm.calls.handler import SubmittedJob
+from vrm.ext.slurm.calls.names import reply_to
 from vrm.ext.slurm.sbatch import EndAnswer
 from vrm.ext.slurm.calls.server import SocketServer
 from vrm.ext.slurm.scancel import scancel
 from vrm.model import JobState
 
 
-def test_the_counter_knows_what_runs_waits_and_has_ended(root: Path) -> None:
+def test_the_handler_knows_what_runs_waits_and_has_ended(root: Path) -> None:
     managed = Managed(root, *["ok.x 2 9 0 nodes=2 cores=3"] * 3)
     handler = managed.live.part(SocketServer).handler
     managed.start(1.0)
@@ -44,6 +45,21 @@ def test_a_manager_that_stops_still_knows_the_jobs_of_a_call_that_comes_again(ro
     with pytest.raises(CallRefused, match="takes no more jobs"):
         handler.submit(SubmittedJob(values, command="other"))
     managed.close()
+
+
+def test_a_job_that_is_not_to_be_requeued_does_not_run_again_after_a_stop(root: Path) -> None:
+    managed = Managed(root, *["ok.x 4 9 0"] * 2)
+    managed.start(1.0)
+    handler = managed.live.part(SocketServer).handler
+    assert reply_to(Call("scontrol", ["update", "JobId=1", "Requeue=0"], "/work"), handler) == Answer()
+    managed.manager.stopping.stop("`vrm stop --now`", kill=True)
+    for job_id in range(2):
+        managed.end(job_id, 2.0, code=1)
+    assert EndAnswer(handler, [0], "").poll() is None and EndAnswer(handler, [1], "").poll() == Answer(code=1)
+    managed.close()
+    later = Managed(root)
+    assert states(later) == ["queued", "cancelled"]
+    later.close()
 
 
 def test_who_waits_for_a_job_that_the_next_manager_runs_again_is_not_given_the_end_by_the_stop(root: Path) -> None:
