@@ -185,3 +185,15 @@ def test_jobs_that_are_not_there(tmp_path: Path) -> None:
         store.add("r1", "/1", "n 4", [job(1), job(3)])
         store.add("r2", "/2", "n 4", [job(2, "r2")])
         assert store.unknown("r1", {1, 2, 3, 4}) == {2, 4} and store.unknown("r3", [1]) == {1}
+
+
+def test_the_last_jobs_are_found_without_sorting_all_also_in_an_older_store(tmp_path: Path) -> None:
+    with LearnedStore(tmp_path / "s") as store:
+        store.add("r1", "/runs/1", "n 4", [job(number, end=100.0 - number) for number in range(9)])
+    with sqlite3.connect(tmp_path / "s") as file:
+        file.execute("DROP INDEX jobs_by_end")  # as before the index was added
+    with LearnedStore(tmp_path / "s", reading=True) as store:
+        assert [each.job for each in store.jobs(machine="n 4", last=3)] == [2, 1, 0]
+    with sqlite3.connect(tmp_path / "s") as file:
+        plan = [row[3] for row in file.execute("EXPLAIN QUERY PLAN " + store_module._SELECT, ("", "n 4", 3))]
+    assert any("jobs_by_end" in step for step in plan) and not any("TEMP" in step for step in plan), plan

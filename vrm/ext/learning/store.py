@@ -62,12 +62,13 @@ CREATE TABLE IF NOT EXISTS nodes (
 CREATE TABLE IF NOT EXISTS probes (
     machine TEXT NOT NULL, name TEXT NOT NULL, time REAL NOT NULL, compute REAL NOT NULL, memory REAL NOT NULL,
     workers INTEGER NOT NULL, fault TEXT NOT NULL, PRIMARY KEY (machine, name)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS jobs_by_end ON jobs ("end");
 """
-"""Tables that were added without a new format; earlier versions of vrm ignore them."""
+"""Tables and an index that were added without a new format; earlier versions of vrm ignore them."""
 
 _INSERT = "INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _SELECT = """
-SELECT j.* FROM jobs j JOIN runs r ON r.run = j.run WHERE (?1 = '' OR j.app = ?1) AND (?2 = '' OR r.machine = ?2)
+SELECT j.* FROM jobs j CROSS JOIN runs r ON r.run = j.run WHERE (?1 = '' OR j.app = ?1) AND (?2 = '' OR r.machine = ?2)
 ORDER BY j."end" DESC, j.run DESC, j.job DESC LIMIT ?3"""
 _DELETE = (
     "DELETE FROM jobs WHERE (?1 = '' OR app = ?1) AND (?2 = '' OR run = ?2)",
@@ -170,7 +171,7 @@ class LearnedStore:
         if version != VERSION:
             raise StoreError(f"{self.path} has form {version}, and this vrm reads form {VERSION}: another vrm wrote "
                              "it; use that one, or name another file (Learning: {Store: PATH})")
-        if not self._has("probes"):
+        if not self._has("jobs_by_end"):
             with self._change() as file:
                 self._add_tables(file)
 

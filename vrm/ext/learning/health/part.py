@@ -3,6 +3,7 @@ quarantine."""
 
 from __future__ import annotations
 
+import heapq
 import math
 import selectors
 from dataclasses import replace
@@ -97,9 +98,12 @@ class NodeHealth(Part):
             self.records[record.name] = record
 
     def recall(self, past: RunHistory) -> None:
-        """Count the jobs of the run that have ended."""
-        run = self.live.launcher.run_id
-        mine = (learned(row, run) for row in self.live.records.rows.values())
+        """Count the jobs of the run that have ended, as far as they are judged."""
+        if self.mode == OFF:
+            return
+        run, rows = self.live.launcher.run_id, self.live.records.rows.values()
+        last = heapq.nlargest(MOST, (row for row in rows if row.start is not None), key=lambda row: row.end or 0.0)
+        mine = (learned(row, run) for row in last)
         self._trials += filter(None, (trial_from_job(job) for job in mine if job is not None))
 
     def begin(self, selector: selectors.BaseSelector) -> None:
