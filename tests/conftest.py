@@ -275,6 +275,9 @@ SHARED = {"programs": "npb", "larger_programs": "npb_W", "spoilt_programs": "npb
 """Fixtures that are costly to make, and the group of tests that share one: with `--dist loadgroup`
 each group stays with one worker. Not so the test clusters: their tests are many, and each worker has its own."""
 
+LIVE = Path(__file__).with_name("live")
+"""How jobs are launched and followed is tested with each MPI; what else is done with jobs that run, with one."""
+
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -288,6 +291,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group(group))
         if wanted & {"site", "mpirun", "mpiexec"}:
             item.add_marker("mpi")
+        if item.path.is_relative_to(LIVE):
+            item.add_marker("system")
     if hasattr(config, "workerinput"):  # of several workers: the one that got a long test last would keep all waiting
         items.sort(key=lambda item: not (getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
                                          or any(map(item.get_closest_marker, ("slow", "testbed", "xdist_group")))))

@@ -18,7 +18,7 @@ BENCHMARKS = Path(__file__).parent / "benchmarks"
 OTHERS = {"plain_loop", "clients"}
 """They have no --quick: one takes a trace, the other an environment with the clients (tests/clients runs it)."""
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 
 def run(name: str, *words: str) -> str:

@@ -27,6 +27,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.system
 @pytest.mark.slow
 def test_the_site_has_every_page_and_needs_no_network(site: Path) -> None:
     for name in pages():

@@ -20,7 +20,7 @@ from vrm.ext.lending.check import Trial, check
 from vrm.live.nodes.topology import read_topology
 from vrm.model import RankSlot
 
-pytestmark = [pytest.mark.mpi, pytest.mark.slow]
+pytestmark = [pytest.mark.mpi, pytest.mark.system, pytest.mark.slow]
 
 NPB = Path(__file__).parent.parent / "npb"
 

@@ -48,6 +48,7 @@ def slurm_seconds(site: Site) -> None:
     site.env["PATH"] = f"{site.root}/slurm{os.pathsep}{site.env['PATH']}"
 
 
+@pytest.mark.system
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("mpicc"), reason="needs mpicc for the benchmarks")
 def test_every_example_runs_as_it_is_typed(site: Site) -> None:
