@@ -154,7 +154,12 @@ def all_ended(manager: Any) -> bool:
     that the next `vrm run` would run again."""
     state = manager.live.state
     return not state.waiting and not manager.live.running and not manager.live.records.pending and not any(
-        entry.cause == "stop" and entry.state.value == "cancelled" for entry in state.book.entries.values())
+        entry.cause == "stop" and entry.state.value == "cancelled" and not once(entry) for entry in state.book.entries.values())
+
+
+def once(entry: Any) -> bool:
+    """Return whether a job must not run again: its user does not want it requeued."""
+    return bool(entry.details.more.get("requeue") == "no")
 
 
 def given_up(manager: Any) -> set[str]:
@@ -758,7 +763,7 @@ def _judge_job(world: World, entry: Any, row: Any, runs: list[Run]) -> None:
             history.say(f"job {job} is cancelled ({row.reason}), and it ended by itself: {runs}")
     if "could not start" in row.reason and "Input/output error" not in row.reason and not world.plan.hosts:
         history.say(f"job {job} is {state} ({row.reason}): {runs}")
-    if state == "cancelled" and row.reason == "the manager was stopped" and entry.details.more.get("requeue") != "no":
+    if state == "cancelled" and row.reason == "the manager was stopped" and not once(entry):
         history.say(f"job {job} was to run again after a stop: {runs}")
     if state == "failed" and "its supervisor was killed" in row.reason and job not in history.unguarded:
         history.say(f"job {job} is failed ({row.reason}), and nobody has killed a supervisor: {runs}")
