@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _LIFE = re.compile(rb'"event":"(job|start|end|again|back|revise)","id":(\d+)[^\n]*\n')
 
+_INTENT = re.compile(rb'"event":"(start|intent|end|again)","id":(\d+)')
+
 DEAF = 2.5
 """Delay of a connection to a node (seconds) from which on the node's answers may come too late."""
 
@@ -433,13 +435,13 @@ class History:
 
     def intents(self) -> None:
         """Record the end of a manager: programs that it was about to end count as ended by it."""
-        for job in self.runs:
-            self.runs[job][-1].signalled |= self.intended(job)
+        last = self._last(self.known(), _INTENT)
+        for job, runs in self.runs.items():
+            runs[-1].signalled |= last.get(job) == b"intent"
 
     def intended(self, job: int) -> bool:
         """Return whether the last record of a job in the journal is that the manager is going to end it."""
-        found = re.findall(rb'"event":"(start|intent|end|again)","id":%d\b' % job, self.known())
-        return bool(found) and found[-1] == b"intent"
+        return self._last(self.known(), _INTENT).get(job) == b"intent"
 
     def signalled(self, process: Process, number: int) -> None:
         run = process.facts.get("run") or process.facts.get("rank of")
@@ -545,9 +547,9 @@ class History:
         return len(re.findall(rb'"event":"start","id":%d\b' % told.job, self.known()))
 
     @staticmethod
-    def _last(journal: bytes) -> dict[int, bytes]:
+    def _last(journal: bytes, of: re.Pattern[bytes] = _LIFE) -> dict[int, bytes]:
         """Return the event of the last record of each job."""
-        return {int(found[2]): found[1] for found in _LIFE.finditer(journal) if found[1] != b"job"}
+        return {int(found[2]): found[1] for found in of.finditer(journal) if found[1] != b"job"}
 
     def listed(self, world: World, told: Told) -> None:
         """Check a list of unended jobs that a user got: it has every unended job that earlier replies named."""

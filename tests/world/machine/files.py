@@ -91,10 +91,13 @@ _DIRECTORY = stat.S_IFDIR
 
 
 @functools.lru_cache(maxsize=4096)
-def _plain(path: str) -> tuple[str, ...]:
-    """The names of an absolute path without anything special in it; () for others."""
+def _plain(path: str) -> tuple[str, str] | None:
+    """The directory and the last name of an absolute path without anything special in it; None for others."""
     parts = path.split("/")[1:]
-    return tuple(parts) if path.startswith("/") and all(part and part.strip(".") and len(part) < 256 for part in parts) else ()
+    if not path.startswith("/") or not all(part and part.strip(".") and len(part) < 256 for part in parts):
+        return None
+    folder, _, last = path.rpartition("/")
+    return folder, last
 
 
 Change = tuple[Inode, str, "Inode | None"]
@@ -113,6 +116,7 @@ class Files:
         self.root = Inode(1, stat.S_IFDIR | 0o755, 0)
         self.root.links = 1
         self.log: list[tuple[Change, ...]] = []
+        self._folders: dict[str, Inode] = {}  # directories by plain paths, until a directory or link changes its name
         self.trouble, self.left, self.broken = 0, 0, 0
         self.syncs = self.failures = 0
         self.armed: Callable[[tuple[Inode, ...]], None] | None = None  # called at a change of these
@@ -121,18 +125,27 @@ class Files:
 
     def walk(self, path: str, cwd: str, follow: bool = True) -> tuple[Inode, str, Inode | None]:
         """The directory in which the last name of a path is, that name, and what has it now."""
-        parts = _plain(path)
-        if parts:
-            here: Inode | None = self.root
-            for name in parts[:-1]:
-                here = here.names.get(name)  # type: ignore[union-attr]
-                if here is None:
-                    break
-            if here is not None and here.mode & _DIRECTORY == _DIRECTORY:
-                found = here.names.get(parts[-1])
+        plain = _plain(path)
+        if plain is not None:
+            here = self._folders.get(plain[0]) or self._folder(plain[0])
+            if here is not None:
+                found = here.names.get(plain[1])
                 if found is None or not (follow and found.is_link):
-                    return here, parts[-1], found
+                    return here, plain[1], found
         return self._walk(path, cwd, follow, 0)
+
+    def _folder(self, path: str) -> Inode | None:
+        """The directory of a plain path that leads through no link."""
+        here: Inode | None = self.root
+        for name in path.split("/")[1:]:
+            here = here.names.get(name)  # type: ignore[union-attr]
+            if here is None:
+                return None
+        assert here is not None
+        if here.mode & _DIRECTORY != _DIRECTORY:
+            return None
+        self._folders[path] = here
+        return here
 
     def _walk(self, path: str, cwd: str, follow: bool, links: int) -> tuple[Inode, str, Inode | None]:
         """The same for any path: through links, and with the errors that it has."""
@@ -207,6 +220,8 @@ class Files:
             raise fail(errno.EIO, path)
         for there, name, to in changes:
             before = there.names.get(name)
+            if any(each is not None and not stat.S_ISREG(each.mode) for each in (before, to)):
+                self._folders.clear()
             if to is None:
                 del there.names[name]
             else:
@@ -351,6 +366,7 @@ class Files:
         else:
             self._commit(chance.choice((0, len(self.log), chance.randint(0, len(self.log)))))
         self.log.clear()
+        self._folders.clear()
         self.trouble = self.left = self.broken = 0
         seen: dict[int, Inode] = {}
         stack = [self.root]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import errno
 import heapq
+import math
 import traceback
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -60,6 +61,7 @@ class Kernel:
         self.processes: dict[int, Process] = {}
         self.ready: list[Process] = []
         self.sleeping: dict[Process, None] = {}
+        self.wakes_at = float("inf")                   # nobody who sleeps wakes before
         self.corpses: list[Process] = []
         self.steps, self.fault_at, self.switch_at = 0, NEVER, 0
         self.events = 0
@@ -129,7 +131,7 @@ class Kernel:
 
     def _pause(self, process: Process) -> None:
         """The turn of a process is over."""
-        self.switch_at = self.steps + 1 + int(self.chance.expovariate(1.0) * self.quantum)
+        self.switch_at = self.steps + 1 + int(-math.log(1.0 - self.chance.random()) * self.quantum)  # as expovariate
         if process is self.init:
             return
         self.over |= self.steps > self.most
@@ -151,6 +153,8 @@ class Kernel:
         process.wake_at = until
         if until is not None:
             self.sleeping[process] = None
+            if until < self.wakes_at:
+                self.wakes_at = until
         self.main.switch()
         for queue in queues:
             queue.pop(process, None)
@@ -192,10 +196,8 @@ class Kernel:
                 self.current = self.init
                 heapq.heappop(self.agenda)[2]()
                 continue
-            for process in list(self.sleeping):
-                if process.wake_at is not None and process.wake_at <= self.now:
-                    self.sleeping.pop(process)
-                    self._run(process)
+            if self.wakes_at <= self.now:
+                self._wake_sleepers()
             if not self.ready:
                 due = min((each.wake_at for each in self.sleeping if each.wake_at is not None and not each.stopped),
                           default=float("inf"))
@@ -212,6 +214,18 @@ class Kernel:
             process.fiber.switch()
             self.current = self.init
         return True
+
+    def _wake_sleepers(self) -> None:
+        """Those run on whose time has come."""
+        self.wakes_at = float("inf")
+        for process in list(self.sleeping):
+            until = process.wake_at
+            assert until is not None
+            if until <= self.now:
+                self.sleeping.pop(process)
+                self._run(process)
+            else:
+                self.wakes_at = min(self.wakes_at, until)
 
     def _choose(self) -> Process:
         at = int(self.chance.random() * len(self.ready)) if len(self.ready) > 1 else 0

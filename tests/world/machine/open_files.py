@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fnmatch
+import functools
 import os as real
 import stat
 from collections.abc import Iterable, Iterator
@@ -187,6 +188,9 @@ class Path(PurePosixPath):
 
     __slots__ = ()
 
+    def __truediv__(self, name: Any) -> Path:
+        return _joined(str(self), name) if type(name) is str else super().__truediv__(name)
+
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
         from pydantic_core import core_schema
@@ -300,6 +304,12 @@ class Path(PurePosixPath):
 
     def symlink_to(self, target: Any, target_is_directory: bool = False) -> None:
         calls.symlink(str(target), str(self))
+
+
+@functools.lru_cache(maxsize=1 << 13)
+def _joined(folder: str, name: str) -> Path:
+    """A path in a directory: each life of a world has the same ones."""
+    return PurePosixPath.__truediv__(Path(folder), name)  # type: ignore[return-value]
 
 
 def random_hex(size: int = 32) -> str:

@@ -224,7 +224,7 @@ def _whole_lines(path: Path, file: BinaryIO, before: int) -> Iterator[bytes]:
     file.seek(at)
     rest = file.read()
     end, zero = rest.rfind(b"\n") + 1, rest.find(b"\0")
-    if zero >= 0 and (zero < end or rest[zero:].strip(b"\0")):
+    if zero >= 0 and (zero < end or rest[zero:] != bytes(len(rest) - zero)):
         if not before and end <= rest.find(b"\n") + 1:
             return  # the first record, which has a sync of its own
         end = rest.find(b"\n", zero) + 1 or len(rest)
