@@ -83,6 +83,16 @@ def test_what_worlds_find_seldom_has_a_plain_test() -> None:
         assert f"\ndef {function}(" in (Path(__file__).parents[2] / file).read_text(encoding="utf-8"), name
 
 
+def test_kills_come_between_the_other_faults() -> None:
+    """Since DENSE_SINCE: each fault at its own time."""
+    from world.plan import DENSE_SINCE, Fault, between, dense, plan_of_emulated
+    assert between([Fault(5, "clock"), Fault(5, "full")], [Fault(2, "manager"), Fault(3, "both"), Fault(4, "machine")]) == (
+        Fault(2, "manager"), Fault(3, "clock"), Fault(1, "both"), Fault(4, "machine"), Fault(1, "full"))
+    for first, least, most in ((DENSE_SINCE - 100, 25, 45), (DENSE_SINCE, 55, 80)):
+        plans = [plan_of_emulated(seed) for seed in range(first, first + 100)]
+        assert least < sum(len(dense(plan).faults) == len(plan.faults) + 100 for plan in plans) < most
+
+
 def test_a_failure_is_shrunk() -> None:
     """Only the relevant faults and lines remain."""
     from world.aims import plan_of
