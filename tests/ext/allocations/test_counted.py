@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import replace
 from typing import Any
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given, settings, strategies as st
 
 from vrm.ext.allocations.shapes import RequestLimits
 from vrm.ext.allocations.outer_site import RequestedAllocation, OuterSite, of_snapshot
@@ -90,3 +92,40 @@ def test_rules_under_which_counts_do_not_say_all(rules: dict[str, Any]) -> None:
 def test_jobs_of_which_counts_do_not_say_all(one: Submission) -> None:
     with pytest.raises(NotCounted):
         CountedRun(queue(())).coming(one)
+
+
+def partitioned(draw: random.Random) -> tuple[OuterSite, int]:
+    """Nodes in two to four partitions that share nodes or have their own, in any order, with jobs that run and wait there; and
+    the number of nodes of partition p."""
+    nodes, names, share = draw.choice([4, 8, 16]), "pqrs"[:draw.randint(2, 4)], draw.random() < 0.7
+    of_node = [draw.sample(names, draw.randint(1, 2) if share else 1) for _ in range(nodes)]
+    of_node[0] = ["p"]
+    free, jobs = set(range(nodes)), list[SiteJob]()
+    for at in range(draw.randint(0, 40)):
+        name, wall = draw.choice(names), draw.choice(LIMITS)
+        width = draw.randint(1, max(1, sum(name in each for each in of_node)))
+        places = sorted(node for node in free if name in of_node[node])[:width] if at < 8 else []
+        free -= set(places)
+        jobs.append(SiteJob(f"j{at}", wall, width, width, 1, user=draw.choice("ab"), queue=name, submit=10.0 * at - 1e4,
+                            rank=draw.randint(0, 9), start=-draw.uniform(0, 1.1) * wall if places else None,
+                            places=tuple((node, None) for node in places)))
+    width = sum("p" in each for each in of_node)
+    there = of_snapshot(Snapshot(float(draw.randint(0, 10 ** 6)), [SiteNode(f"n{at}", 1, dict.fromkeys(each, 1), draw.random() < 0.9 or not at)
+                                                                    for at, each in enumerate(of_node)], jobs),
+                        RequestLimits("p", width, 1, width, 1, 1e6), "me", (), 4)
+    arrivals = there.later_arrivals
+    there.later_arrivals = lambda member: itertools.islice(arrivals(member), 20)
+    return there, width
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 10 ** 9))
+def test_partitions_with_nodes_of_their_own_and_with_the_same_nodes(seed: int) -> None:
+    draw = random.Random(seed)
+    there, width = partitioned(draw)
+    asks = [RequestedAllocation(draw.randint(1, width), limit, limit * draw.random(), draw.randrange(at) if at and draw.random() < 0.5 else None)
+            for at in range(draw.randint(1, 5)) for limit in [draw.choice(LIMITS)]]
+    counted = there.given(asks, seed % 4)
+    assert there._counted is not None
+    there._counted = None
+    assert counted == there.given(asks, seed % 4)

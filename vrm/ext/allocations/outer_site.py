@@ -22,7 +22,7 @@ from vrm.ext.forecast.counted import CountedArrival, CountedReplay, CountedRun, 
 from vrm.ext.forecast.draws import ENOUGH, History
 from vrm.ext.forecast.frozen import FrozenRun
 from vrm.ext.forecast.replay import Durations, PlannedJob, replay
-from vrm.ext.forecast.site.forecast import SiteByNode, parts_of, ranked
+from vrm.ext.forecast.site.forecast import SiteByNode, parts_of, ranked, with_nodes
 from vrm.ext.forecast.site.snapshot import SiteJob, Snapshot, SnapshotError
 from vrm.model import Dependency, Job
 from vrm.model.job import ANY
@@ -152,8 +152,7 @@ def of_snapshot(site: Snapshot, bounds: RequestLimits, user: str, history: Seque
         said.append(f"nodes are shared: jobs are counted in {grain} cores, wherever these are free")
     site = in_slots(site, grain)
     name = bounds.partition
-    part = next((each for each, _ in parts_of(site) if not name or any(
-        name in (node.classes or ()) for node in each.nodes)), site)
+    part = _part(site, name)
     world = SiteByNode(part)
     past = History()
     for job, run in history:
@@ -183,6 +182,16 @@ def of_snapshot(site: Snapshot, bounds: RequestLimits, user: str, history: Seque
     _rank(found, part, user, said)
     found.said = tuple(said)
     return found
+
+
+def _part(site: Snapshot, name: str) -> Snapshot:
+    """Return the part of the site that a partition belongs to: its nodes, and those of partitions that share nodes with
+    it. Nodes of the same partitions follow each other, so that they can be counted."""
+    part = next((each for each, _ in parts_of(replace(site, per_queue=True)) if not name or any(
+        name in (node.classes or ()) for node in each.nodes)), site)
+    firsts: dict[frozenset[str], int] = {}
+    alike = [firsts.setdefault(frozenset(node.classes or ()), at) for at, node in enumerate(part.nodes)]
+    return with_nodes(replace(part, per_queue=site.per_queue), sorted(range(len(alike)), key=alike.__getitem__))
 
 
 def _known(history: Sequence[tuple[Job, float]], made: Callable[..., Job], queues: set[str], bounds: RequestLimits

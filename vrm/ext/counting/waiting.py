@@ -8,7 +8,7 @@ import heapq
 import math
 from bisect import bisect_left, insort
 from typing import Any, NamedTuple
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 
 from vrm.model.cluster import Cluster
 from vrm.scheduling.backfilling.compression import ReservationTable, fastest
@@ -20,7 +20,7 @@ from vrm.scheduling.placement.lanes import LanePolicy
 class CountedJob(NamedTuple):
     """A job, sorted by its queue `key` and its id. `size` is in counted units (nodes or cores); `expected`, `limit`
     and `run` are its expected, longest and real run times, `submit` its submission (seconds); `number` is its number in
-    the trace (from 0)."""
+    the trace (from 0), or that of the classes of nodes that it may have (`vrm.ext.counting.node_classes`)."""
 
     key: Any
     id: int
@@ -96,24 +96,32 @@ class WithEasy(FirstInOrder):
     def __init__(self, running: Iterable[tuple[float, int, int]] = ()) -> None:
         super().__init__()
         self.expected: list[tuple[float, int, int]] = sorted(running)
-        self._sized: dict[int, list[CountedJob]] = {}  # waiting jobs by size, each list in queue order
+        self._sized: dict[Any, list[CountedJob]] = {}  # waiting jobs by `_alike`, each list in queue order
         self._fresh: list[CountedJob] = []  # added since the last decision
         self._shadow, self._spare = math.inf, 0
 
     def copy(self) -> WithEasy:
         """Return an independent copy."""
         twin = WithEasy()
+        self._copy_to(twin)
+        return twin
+
+    def _copy_to(self, twin: WithEasy) -> None:
         twin.queue, twin.expected, twin._fresh = self.queue[self.first:], self.expected[:], self._fresh[:]
         twin._sized = {size: jobs[:] for size, jobs in self._sized.items()}
         twin.reserved, twin._shadow, twin._spare = self.reserved, self._shadow, self._spare
-        return twin
+
+    def _alike(self, job: CountedJob) -> Hashable:
+        """Return what jobs have in common of which the first in the queue is tried first."""
+        return job.size
 
     def add(self, job: CountedJob) -> None:
         """Add a submitted job to the queue."""
         self._fresh.append(job)
-        jobs = self._sized.get(job.size)
+        alike = self._alike(job)
+        jobs = self._sized.get(alike)
         if jobs is None:
-            self._sized[job.size] = [job]
+            self._sized[alike] = [job]
         elif job < jobs[-1]:
             insort(jobs, job)
         else:
@@ -143,12 +151,13 @@ class WithEasy(FirstInOrder):
         self._forget(job)
 
     def _forget(self, job: CountedJob) -> None:
-        """Remove a job from the list of its size."""
-        jobs = self._sized[job.size]
+        """Remove a job from the list of those alike."""
+        alike = self._alike(job)
+        jobs = self._sized[alike]
         if len(jobs) > 1:
             del jobs[bisect_left(jobs, job)]
         else:
-            del self._sized[job.size]
+            del self._sized[alike]
 
     def decide(self, now: float, free: int, start: Start) -> None:
         """Start heads while they fit; then backfill behind the head that does not fit."""

@@ -2,7 +2,8 @@
 
 This is possible under EASY with a fixed queue order, if each job can run on any free units and nothing else prevents
 a start. Then it is enough to know how many units are free, which jobs wait, and when running jobs end, but not which
-cores a job has.
+cores a job has. Where nodes have features that some jobs need (those of a site's partitions), it is enough to know that
+for each class of nodes, if jobs take the first free units and each class has consecutive nodes.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from bisect import insort
 from typing import NamedTuple
 from collections.abc import Iterable, Sequence, Set
 
+from vrm.ext.counting.node_classes import Counts, EasyOnClasses
 from vrm.ext.counting.waiting import CountedJob, WithEasy
 from vrm.ext.forecast.frozen import FrozenRun
 from vrm.ext.forecast.replay import Durations
-from vrm.model import Dependency, Job
+from vrm.model import Cluster, Dependency, Job, bits
 from vrm.model.job import ANY, Infeasible
+from vrm.model.policies import CountingPolicy
 from vrm.scheduling.backfilling.easy import Easy
+from vrm.scheduling.placement.by_core import CorePolicy
 from vrm.workload.submission import Submission
 
 
@@ -41,6 +45,36 @@ class RunSpan(NamedTuple):
     end: float
 
 
+class CountedNeed(NamedTuple):
+    """Units that a job needs, and the number of its kind: which classes of nodes it may have."""
+
+    size: int
+    kind: int
+
+
+class NodeClass(NamedTuple):
+    """A set of consecutive nodes with the same features."""
+
+    nodes: int
+    features: frozenset[str]
+
+
+def _classes(cluster: Cluster, policy: CountingPolicy) -> list[NodeClass]:
+    """Return the classes of nodes, in order; [] if their nodes are not consecutive, all are alike, or jobs do not take
+    the first free cores."""
+    found: list[NodeClass] = []
+    if not (isinstance(policy, CorePolicy) and policy.first_free(Job(0, "", 1, 1.0))):
+        return []
+    for at, node in enumerate(cluster.nodes):
+        if found and found[-1].features == node.features:
+            found[-1] = NodeClass(found[-1].nodes | 1 << at, node.features)
+        elif any(node.features == each.features for each in found):
+            return []
+        else:
+            found.append(NodeClass(1 << at, node.features))
+    return found if len(found) > 1 else []
+
+
 Held = tuple[float, int, int]
 """A running job: when its units are expected to be free, its id, and how many become free."""
 
@@ -59,7 +93,9 @@ class CountedRun:
                 state.reservations, cluster.calendar, cluster.constraints, cluster.loans, cluster.programs,
                 self.queue.outside, self.queue.bound, book.begins, book.deadlines, book.ends and book.parked)):
             raise NotCounted
-        self._sizes: dict[object, int] = {}
+        self._needs: dict[object, CountedNeed] = {}
+        self._classes = _classes(cluster, self.policy)
+        self.kinds: dict[int, Counts] = {}  # the classes of nodes that jobs may have, by the number of a counted job
         room = self.policy.room(cluster)
         if room is None:
             raise NotCounted
@@ -77,13 +113,38 @@ class CountedRun:
 
     def counted(self, job: Job, run: float) -> CountedJob:
         """Return a job that runs for `run` seconds. Raises Infeasible if it can never run, or NotCounted."""
-        size = self._sizes.get(job.request)
-        if size is None:
+        need = self._needs.get(job.request)
+        if need is None:
             self.frozen.run.scheduler.check(job)
-            if not self.policy.exact(job) or job.priority or self.queue.prioritised:
+            if job.priority or self.queue.prioritised:
                 raise NotCounted
-            size = self._sizes[job.request] = self.policy.size(job)
-        return CountedJob(self.queue.key(job, 0.0), job.id, size, job.expected, job.walltime, job.submit, run, 0)
+            need = self._needs[job.request] = self._need(job)
+        return CountedJob(self.queue.key(job, 0.0), job.id, need.size, job.expected, job.walltime, job.submit, run,
+                          need.kind)
+
+    def _need(self, job: Job) -> CountedNeed:
+        """Return what is counted of a job. Raises NotCounted if that is not exact."""
+        if not self._classes:
+            if not self.policy.exact(job):
+                raise NotCounted
+            return CountedNeed(self.policy.size(job), 0)
+        anywhere = job.but(request=job.request._replace(features=frozenset()))
+        if not self.policy.exact(anywhere):
+            raise NotCounted
+        mine = tuple(at for at, one in enumerate(self._classes) if job.request.features <= one.features)
+        kind = next((kind for kind, classes in self.kinds.items() if classes == mine), len(self.kinds))
+        self.kinds[kind] = mine
+        return CountedNeed(self.policy.size(anywhere), kind)
+
+    def line(self) -> WithEasy:
+        """Return the queue, without waiting jobs, and with the jobs that run."""
+        cluster = self.frozen.state.cluster
+        if not self._classes:
+            return WithEasy((one.gives, one.job.id, cluster.returns(one.placement)) for one in self.running)
+        cores = [cluster.layout.cores_of(one.nodes & cluster.up) for one in self._classes]
+        return EasyOnClasses([bits.count(cluster.free_cores & here) for here in cores], self.kinds, (
+            (one.gives, one.job.id, tuple(bits.count(one.placement.taken & here) for here in cores))
+            for one in self.running))
 
     @staticmethod
     def _after(after: Sequence[Dependency]) -> set[int]:
@@ -118,13 +179,12 @@ class CountedReplay:
         self.ended: dict[int, tuple[float, float]] = {}
         self.blocked: dict[int, list[CountedArrival]] = {}  # by the id of the job that they wait for
         self.longest: list[tuple[float, CountedJob]] = []  # a heap by -limit: jobs that were queued; used with `fit`
-        held = []
         for booking in base.running:
             job, ran = booking.job, frozen.now - booking.start
             run = max(durations(job, max(0.0, ran)), ran)
-            held.append((booking.gives, job.id, frozen.state.cluster.returns(booking.placement)))
-            self._runs(held[-1], booking.start, booking.start + run, booking.expected_end, booking.limit)
-        self.line = WithEasy(held)
+            held = booking.gives, job.id, frozen.state.cluster.returns(booking.placement)
+            self._runs(held, booking.start, booking.start + run, booking.expected_end, booking.limit)
+        self.line = base.line()
         for job, after in base.waiting:
             self._come(CountedArrival(base.counted(job, durations(job, 0.0)), after))
 

@@ -122,14 +122,17 @@ def parts_of(site: Snapshot) -> Iterator[tuple[Snapshot, Sequence[int]]]:
         return
     for group in used:
         numbers = [number for number in every if of_node[number] == group]
-        place = {number: at for at, number in enumerate(numbers)}
-        yield replace(
-            site, nodes=[site.nodes[number] for number in numbers],
-            jobs=[replace(job, places=tuple((place[node], cores) for node, cores in job.places))
-                  for job in site.jobs if where[job.key] == group],
-            reservations=[replace(each, nodes=tuple(place[node] for node in each.nodes
-                                                    if node in place))
-                          for each in site.reservations]), numbers
+        yield with_nodes(replace(site, jobs=[job for job in site.jobs if where[job.key] == group]), numbers), numbers
+
+
+def with_nodes(site: Snapshot, numbers: Sequence[int]) -> Snapshot:
+    """Return the site with these nodes alone, in this order; no job may run on others."""
+    place = {number: at for at, number in enumerate(numbers)}
+    return replace(
+        site, nodes=[site.nodes[number] for number in numbers],
+        jobs=[replace(job, places=tuple((place[node], cores) for node, cores in job.places)) for job in site.jobs],
+        reservations=[replace(each, nodes=tuple(place[node] for node in each.nodes if node in place))
+                      for each in site.reservations])
 
 
 def _limit_starts(site: Snapshot, found: dict[str, SiteForecast], most_jobs: float, most_seconds: float
@@ -210,7 +213,7 @@ class SiteByNode:
     def _nodes(self) -> Iterator[Node]:
         """Yield its nodes, named by their numbers."""
         site = self.site
-        kinds = {self._kind(job) for job in site.jobs} if not site.shared else set()
+        kinds = {self._kind(job) for job in site.jobs} | {(name, 1) for name in self.classes}
         for number, node in enumerate(site.nodes):
             if site.shared:
                 held = {_class(at): float(node.cores if node.classes is None
