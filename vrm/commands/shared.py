@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from collections.abc import Sequence
 
 if TYPE_CHECKING:
-    from pathlib import Path
 
     from vrm.run.rundir import RunDirectory
 
@@ -74,10 +73,13 @@ def extension_option(name: str, called: str = "") -> Any:
     raise CannotRun(f"{called or f'--{name}'} is an option {plugins.MISSING}")
 
 
-def nothing_yet(state: Path) -> str:
+def nothing_yet(run: RunDirectory) -> str:
     """Return the advice for a directory in which no manager has written a state."""
-    return (f"no manager has written {state} yet; go to the directory in which it runs, or name its configuration "
-            "with -c FILE")
+    from vrm.report.overviews import overviews
+    shown = [f"`{each.command}`" for each in overviews(run.directory, run.log).values() if each.command]
+    return f"no manager has written {run.state} yet; " + (
+        f"{' and '.join(shown)} shows what was begun with this configuration" if shown else
+        "go to the directory in which it runs, or name its configuration with -c FILE")
 
 
 def words(text: str) -> tuple[str, ...]:

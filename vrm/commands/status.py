@@ -71,7 +71,7 @@ def info(arguments: argparse.Namespace) -> int:
                 ended.set()
             return _text(snapshot, run.directory, arguments, around)
         except FileNotFoundError:
-            raise ValueError(nothing_yet(path)) from None
+            raise ValueError(nothing_yet(run)) from None
         except OSError as error:
             raise ValueError(f"cannot read {path}: {error.strerror}") from error
         except (ValueError, KeyError, TypeError) as error:

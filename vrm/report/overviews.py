@@ -15,7 +15,7 @@ GROUP = "vrm.overviews"
 
 class Overview(NamedTuple):
     """A table: a line above it, the names of its columns and its rows, the columns `left` that are left-aligned, and
-    lines below it. `record` has all of it as JSON values."""
+    lines below it. `record` has all of it as JSON values. `command` shows it, too."""
 
     head: str
     names: Sequence[str]
@@ -23,6 +23,7 @@ class Overview(NamedTuple):
     record: Mapping[str, Any]
     left: Collection[int] = ()
     below: Sequence[str] = ()
+    command: str = ""
 
     def text(self) -> str:
         """Return the overview as text."""

@@ -11,7 +11,7 @@ import pytest
 
 from vrm.api import Machine, simulate
 from vrm.ext.allocations.arrivals import DAY, HORIZON, PACES, PastArrival, Stream, again, assumed
-from vrm.ext.allocations.bounds import bounds, read
+from vrm.ext.allocations.bounds import bounds, read, restrictions
 from vrm.ext.allocations.compare import LEAST, SURE, WIDER, PartRequest, RequestForecast, ShapeOutcome, Work, best, compare, judged, outcome, shapes, widened
 from vrm.ext.allocations.queue_parts import WeightedLine, deal
 from vrm.ext.allocations.shapes import MOST, START_UP, RequestLimits, AllocationShape, limits, rounded, sizes
@@ -345,10 +345,11 @@ def test_amounts_alone_are_no_site_to_plan_for() -> None:
 
 SCONTROL = ("PartitionName=p AllowGroups=ALL Default=YES MaxNodes=3 MaxTime=1-00:00:00 MinNodes=2 State=UP TotalNodes=4\n"
             "PartitionName=q MaxNodes=UNLIMITED MaxTime=UNLIMITED MinNodes=0 State=UP\n"
+            "PartitionName=root MaxNodes=2 RootOnly=YES State=UP\nPartitionName=course ReqResv=YES State=UP\n"
             "PartitionName=off MaxNodes=UNLIMITED MaxTime=UNLIMITED State=DRAIN\n")
 QSTAT = ("Queue: p\n    queue_type = Execution\n    resources_max.nodect = 2\n    resources_max.walltime = 12:00:00\n"
          "    enabled = True\n    started = True\n\nQueue: off\n    enabled = True\n    started = False\n")
-NODES = [SiteNode("n0", 8, {"p": 8, "q": 8, "off": 8}), SiteNode("n1", 4, {"p": 4, "q": 4}),
+NODES = [SiteNode("n0", 8, {"p": 8, "q": 8, "off": 8, "root": 8, "course": 8}), SiteNode("n1", 4, {"p": 4, "q": 4}),
          SiteNode("n2", 8, {"p": 8}, up=False), SiteNode("n3", 8, {"p": 8})]
 
 
@@ -362,13 +363,37 @@ def test_what_requests_may_be() -> None:
 
 
 @pytest.mark.parametrize("partition, text, said", [
-    ("none", SCONTROL, "there is no partition none; there are: off, p, q"),
+    ("none", SCONTROL, "there is no partition none; there are: course, off, p, q, root"),
+    ("root", SCONTROL, "partition root takes jobs only from root .RootOnly=YES.: choose another"),
+    ("course", SCONTROL, "partition course takes jobs only in a reservation .ReqResv=YES.: choose another"),
     ("off", SCONTROL, "partition off takes or starts no jobs now .State=DRAIN.*--partition"),
     ("off", QSTAT, "enabled or started is False"),
-    ("", "", "which partition. Give --partition, one of off, p, q")])
+    ("", "", "which partition. Give --partition, one of course, off, p, q, root")])
 def test_where_nothing_can_be_asked_for(partition: str, text: str, said: str) -> None:
     with pytest.raises(SnapshotError, match=said):
         bounds(Snapshot(0.0, NODES, []), partition, read(text))
+
+
+def test_what_a_partition_takes_is_said() -> None:
+    known = read("PartitionName=p AllowGroups=ALL AllowAccounts=chem,phys DenyQos=debug QoS=N/A State=UP\nPartitionName=q AllowGroups=ALL\n")
+    assert restrictions("p", known) == ["partition p takes only accounts chem,phys, no qualities of service debug: the site refuses other requests"]
+    assert restrictions("q", known) == restrictions("", known) == []
+
+
+def test_a_partition_with_nodes_of_its_own_is_a_machine_of_its_own() -> None:
+    """The first job that waits, in the other partition, is no reason to start others before a wide job here; one in a partition
+    with the same nodes is."""
+    def starts(other: str) -> float:
+        nodes = [SiteNode(f"n{at}", 1, dict.fromkeys(names, 1)) for at, names in enumerate(["q" + other, "q", "p" + other, "p", "p" + other, "p"])]
+        jobs = [SiteJob("r", 1000.0, 1, 1, 1, queue="q", submit=-9.0, start=0.0, places=((0, None),)),
+                SiteJob("s", 500.0, 2, 2, 1, queue="p", submit=-9.0, start=0.0, places=((2, None), (4, None))),
+                SiteJob("q", 900.0, 2, 2, 1, queue="q", submit=-8.0, rank=9), SiteJob("wide", 700.0, 4, 4, 1, queue="p", submit=-7.0, rank=8)]
+        found = of_snapshot(Snapshot(0.0, nodes, jobs), limited(4), "me", PAST)
+        assert any("share nodes" in each for each in found.said) == bool(other)
+        span, = found.given([RequestedAllocation(2, 2000.0, 100.0)], 0)
+        assert span is not None
+        return span.start
+    assert starts("") == 1200 and starts("z") == 0
 
 
 # ----------------------------------------------------------------------------- which is the best

@@ -12,6 +12,7 @@ import pytest
 from conftest import Site, wait_until
 from support.pools import Pool, lines, ran
 from support.snapshots import JOBS, NODES, snapshot
+from vrm import cli
 from vrm.ext.allocations.pool.journal import PoolJournal
 from vrm.ext.allocations.pool.overview import around
 from vrm.ext.top import cells, top
@@ -126,3 +127,15 @@ def test_the_pool_is_seen_from_its_configuration_and_from_its_allocations(pool: 
     pool.let_go(range(9))
     site.finish(first)
     assert "9 completed; 0 wait" in shown() and "ended" in shown()
+
+
+@pytest.mark.parametrize("words", [["queue"], ["log", "0"], ["wait", "0"]])
+def test_where_a_pool_was_begun_its_command_is_named(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                     capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "vrm.yaml").write_text("Applications: {Path: ., Any: true, Queue: queue}\nLog: .\n")
+    assert cli.main(words) == 2
+    assert "yet; go to the directory in which it runs" in capsys.readouterr().err
+    journal(tmp_path, {"do": "add", "lines": ["x 1 9"]})
+    assert cli.main(words) == 2
+    assert "yet; `vrm pool status` shows what was begun with this configuration" in capsys.readouterr().err

@@ -63,6 +63,12 @@ def test_a_site_under_slurm() -> None:
     assert jobs["1"].start == 0 and jobs["1"].wall == 600 and "8" not in jobs
 
 
+@pytest.mark.parametrize("reason", ["PartitionNodeLimit", "PartitionTimeLimit", "QOSMaxWallDurationPerJobLimit", "AssocMaxNodePerJobLimit"])
+def test_a_job_beyond_the_limits_of_its_partition_does_not_start(reason: str) -> None:
+    found = forecast_site(outer_slurm.parse(SQUEUE.replace("Resources", reason), SINFO, NOW))
+    assert found["2"].start == math.inf and reason in found["2"].reason
+
+
 def test_what_squeue_prints_as_json() -> None:
     def job(number: int, state: Any, **more: Any) -> dict[str, Any]:
         return {"job_id": number, "job_state": state, "shared": "none", "cpus": 4, "node_count": 4,

@@ -13,6 +13,14 @@ from vrm.ext.forecast.site.snapshot import Snapshot, SnapshotError
 from vrm.model.quantities import slurm_seconds, seconds_of
 from vrm.system.printing.text import printable
 
+OPEN = ("ALL", "NONE", "N/A", "(null)", "")
+"""Values of restrictions of partitions that restrict nothing."""
+
+RESTRICTIONS = {"AllowGroups": "only groups {}", "AllowAccounts": "only accounts {}", "DenyAccounts": "no accounts {}",
+                "AllowQos": "only qualities of service {}", "DenyQos": "no qualities of service {}",
+                "QoS": "no more than its quality of service {} allows"}
+"""What a partition takes, as text, by the names of restrictions that Slurm checks when it is asked."""
+
 SCONTROL = ("scontrol", "show", "partition", "--oneliner")
 QSTAT = ("qstat", "-Qf")
 
@@ -61,6 +69,13 @@ def read(text: str) -> dict[str, PartitionValues]:
     return found
 
 
+def restrictions(name: str, known: Mapping[str, PartitionValues]) -> list[str]:
+    """Return, as text, what a partition restricts besides nodes and times."""
+    found = [text.format(value) for word, text in RESTRICTIONS.items()
+             if (value := known.get(name, {}).get(word, "")) not in OPEN]
+    return [f"partition {name} takes {', '.join(found)}: the site refuses other requests"] if found else []
+
+
 def bounds(site: Snapshot, partition: str, known: Mapping[str, PartitionValues]) -> RequestLimits:
     """Return the limits of requests in a partition. Raises SnapshotError if the partition does not exist or
     takes no jobs."""
@@ -76,6 +91,10 @@ def bounds(site: Snapshot, partition: str, known: Mapping[str, PartitionValues])
     if not nodes:
         raise SnapshotError(f"no node of partition {name or '(default)'} is up")
     limits = known.get(name, PartitionValues())
+    for word, whose in (("RootOnly", "from root"), ("ReqResv", "in a reservation")):
+        if limits.get(word) == "YES":
+            raise SnapshotError(f"partition {name} takes jobs only {whose} ({word}=YES): choose another one with "
+                                "--partition")
     state = limits.get("State", "UP").upper()
     if state != "UP" or "False" in (limits.get("enabled"), limits.get("started")):
         raise SnapshotError(f"partition {name} takes or starts no jobs now "

@@ -25,7 +25,7 @@ from vrm.ext.forecast.replay import Durations, PlannedJob, replay
 from vrm.ext.forecast.site.forecast import SiteByNode, parts_of, ranked, with_nodes
 from vrm.ext.forecast.site.snapshot import SiteJob, Snapshot, SnapshotError
 from vrm.model import Dependency, Job
-from vrm.model.job import ANY
+from vrm.model.job import ANY, Infeasible
 from vrm.workload.submission import Submission
 
 FEW = 8
@@ -153,6 +153,10 @@ def of_snapshot(site: Snapshot, bounds: RequestLimits, user: str, history: Seque
     site = in_slots(site, grain)
     name = bounds.partition
     part = _part(site, name)
+    near = sorted({each for node in part.nodes for each in node.classes or () if "," not in each} - {name})
+    if near:
+        said.append(f"partitions {', '.join([name, *near])} share nodes or wait for each other: they are one queue, "
+                    "and only the first of their jobs that cannot start has nodes kept for it")
     world = SiteByNode(part)
     past = History()
     for job, run in history:
@@ -164,7 +168,8 @@ def of_snapshot(site: Snapshot, bounds: RequestLimits, user: str, history: Seque
         slots = slots_of(nodes, cores, grain)
         return world.job(SiteJob("", limit, slots, slots, 1, "", whose, queue), job_id)
 
-    known = list(_known(history, made, {name for node in part.nodes for name in node.classes or ()}, bounds))
+    queues = {name for node in part.nodes for name in node.classes or ()}
+    known = [past for past in _known(history, made, queues, bounds) if _possible(world, past.job)]
     here = [*frozen.waiting(), *(booking.job for booking in frozen.state.cluster.running())]
     busy = sum(booking.job.request.cores for booking in frozen.state.cluster.running())
 
@@ -192,6 +197,13 @@ def _part(site: Snapshot, name: str) -> Snapshot:
     firsts: dict[frozenset[str], int] = {}
     alike = [firsts.setdefault(frozenset(node.classes or ()), at) for at, node in enumerate(part.nodes)]
     return with_nodes(replace(part, per_queue=site.per_queue), sorted(range(len(alike)), key=alike.__getitem__))
+
+
+def _possible(world: SiteByNode, job: Job) -> bool:
+    with contextlib.suppress(Infeasible):
+        world.scheduler.check(job)
+        return True
+    return False
 
 
 def _known(history: Sequence[tuple[Job, float]], made: Callable[..., Job], queues: set[str], bounds: RequestLimits

@@ -90,7 +90,7 @@ def plan(arguments: argparse.Namespace) -> int:
         _deal(arguments)
         return 0
     try:
-        name, system, snapshot, limits = _asked(arguments)
+        name, system, snapshot, limits, restricted = _asked(arguments)
         site = of_snapshot(snapshot, limits, arguments.user or me(), _history(arguments),
                            arguments.members or compare.MEMBERS)
     except SnapshotError as error:
@@ -107,7 +107,7 @@ def plan(arguments: argparse.Namespace) -> int:
                                    None if system == "slurm" and not arguments.cores_only else limits.cores,
                                    wanted.work.each)
     drawn = told(next(iter(wanted.work.parts.values()))[0])
-    said = (f"your jobs: draws {drawn}", *site.said, *UNSEEN)
+    said = (f"your jobs: draws {drawn}", *site.said, *restricted, *UNSEEN)
     show(arguments.json, lambda: table.record(found, typing, limits, site.time, wanted.jobs, drawn, said),
          lambda: table.text(_head(name, snapshot, limits, wanted, found), found, typing, site.time, said,
                             arguments.all), indent=None)
@@ -117,9 +117,9 @@ def plan(arguments: argparse.Namespace) -> int:
     return _submit(arguments, found, typing) if arguments.submit else 0
 
 
-def _asked(arguments: argparse.Namespace) -> tuple[str, str, Snapshot, RequestLimits]:
-    """Return the site's name, its batch system, its state, and the limits of requests."""
-    from vrm.ext.allocations.bounds import ask, bounds, read
+def _asked(arguments: argparse.Namespace) -> tuple[str, str, Snapshot, RequestLimits, list[str]]:
+    """Return the site's name, its batch system, its state, the limits of requests, and its further restrictions."""
+    from vrm.ext.allocations.bounds import ask, bounds, read, restrictions
     from vrm.ext.forecast.commands.site_forecast import snapshot_of, source_of
 
     if not any(getattr(arguments, name) for name in (*SOURCES, "sinfo", "pbsnodes")):
@@ -134,7 +134,9 @@ def _asked(arguments: argparse.Namespace) -> tuple[str, str, Snapshot, RequestLi
         text = Path(arguments.limits).read_bytes().decode(errors="replace")
     elif source in ("site", "slurm", "pbs"):
         text = ask(system)
-    return name, system, snapshot, bounds(snapshot, arguments.partition, read(text))
+    known = read(text)
+    limits = bounds(snapshot, arguments.partition, known)
+    return name, system, snapshot, limits, restrictions(limits.partition, known)
 
 
 def _history(arguments: argparse.Namespace) -> list[tuple[Job, float]]:

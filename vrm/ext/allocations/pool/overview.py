@@ -158,4 +158,4 @@ def table(found: dict[str, Any], state: PoolState) -> Overview:
     waits = f"{found['waiting']} wait for an allocation{waits}"
     return Overview(f"{found['jobs']} jobs: {said}; {waits}; pool {found['pool']}",
                     ("allocation", "state", "nodes", "until", "done", "waiting", "running"), rows, found,
-                    (0, 1, 6), below)
+                    (0, 1, 6), below, "vrm pool status")

@@ -55,7 +55,7 @@ class FollowedJob:
                 self._seen = changed
             return next((job for job in self._snapshot["jobs"] if job["id"] == self.id), None)
         except FileNotFoundError:
-            raise CannotRun(nothing_yet(self.run.state)) from None
+            raise CannotRun(nothing_yet(self.run)) from None
         except (ValueError, KeyError, TypeError) as error:
             raise CannotRun(f"{self.run.state} is not a state that a manager has written") from error
 

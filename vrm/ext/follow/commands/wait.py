@@ -107,7 +107,7 @@ class EndWatch:
         try:
             another, records = self._follower.read_new()
         except FileNotFoundError:
-            raise CannotRun(nothing_yet(self._run.state)) from None
+            raise CannotRun(nothing_yet(self._run)) from None
         except OSError as error:
             raise CannotRun(f"cannot read {self._run.journal}: {error.strerror}") from error
         if another:

@@ -40,6 +40,7 @@ _DATE = "%Y-%m-%dT%H:%M:%S"
 _RUNNING = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STAGE_OUT", "RESIZING", "STOPPED",
             "SIGNALING")
 _HELD = re.compile(r"JobHeld|DependencyNeverSatisfied|BadConstraints|PartitionDown|PartitionInactive"
+                   r"|PartitionNodeLimit|PartitionTimeLimit|Max\w+PerJob"
                    r"|InvalidAccount|InvalidQOS|AccountNotAllowed|launch_failed|Prolog", re.IGNORECASE)
 
 

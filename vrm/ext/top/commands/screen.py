@@ -138,7 +138,7 @@ class Reader(threading.Thread):
                 top.render(snapshot, (), (80, 24), 0.0)  # raises an error if it cannot be drawn
                 self.seen = replace(self.seen, snapshot=snapshot, alive=None, trouble="")
         except FileNotFoundError:
-            self._trouble("" if self.seen.around else nothing_yet(self._run.state))
+            self._trouble("" if self.seen.around else nothing_yet(self._run))
         except (OSError, ValueError, KeyError, TypeError) as error:
             self._trouble(f"cannot read {self._run.state}: {error}")
         try:
