@@ -52,26 +52,26 @@ class CountedNeed(NamedTuple):
     kind: int
 
 
-class NodeClass(NamedTuple):
+class NodesAlike(NamedTuple):
     """A set of consecutive nodes with the same features."""
 
     nodes: int
     features: frozenset[str]
 
 
-def _classes(cluster: Cluster, policy: CountingPolicy) -> list[NodeClass]:
+def _classes(cluster: Cluster, policy: CountingPolicy) -> list[NodesAlike]:
     """Return the classes of nodes, in order; [] if their nodes are not consecutive, all are alike, or jobs do not take
     the first free cores."""
-    found: list[NodeClass] = []
+    found: list[NodesAlike] = []
     if not (isinstance(policy, CorePolicy) and policy.first_free(Job(0, "", 1, 1.0))):
         return []
     for at, node in enumerate(cluster.nodes):
         if found and found[-1].features == node.features:
-            found[-1] = NodeClass(found[-1].nodes | 1 << at, node.features)
+            found[-1] = NodesAlike(found[-1].nodes | 1 << at, node.features)
         elif any(node.features == each.features for each in found):
             return []
         else:
-            found.append(NodeClass(1 << at, node.features))
+            found.append(NodesAlike(1 << at, node.features))
     return found if len(found) > 1 else []
 
 
