@@ -64,6 +64,14 @@ def test_jobs_that_are_left_out(saved: list[str], capsys: pytest.CaptureFixture[
     assert max(starts("--without", "1,2")) <= 5 < min(starts())
 
 
+def test_nodes_that_others_have_reserved(saved: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The free node is kept for a course from ten minutes on."""
+    (tmp_path / "reservations").write_text(f"ReservationName=course StartTime={date(600)} EndTime={date(86400)} Nodes=n3 NodeCnt=1 Users=t\n")
+    there = [each["start"]["p50"] for words in ([], ["--reservations", "reservations"])
+             for each in planned(capsys, *saved, "--nodes", "1", "--at-once", "1", *words)["requests"][:1]]
+    assert there[0] == 0 and there[1] > 600
+
+
 def test_the_table_for_people(saved: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plan", *saved]) == 0
     shown = capsys.readouterr().out

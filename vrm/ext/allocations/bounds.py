@@ -72,7 +72,7 @@ def read(text: str) -> dict[str, PartitionValues]:
 def restrictions(name: str, known: Mapping[str, PartitionValues]) -> list[str]:
     """Return, as text, what a partition restricts besides nodes and times."""
     found = [text.format(value) for word, text in RESTRICTIONS.items()
-             if (value := known.get(name, {}).get(word, "")) not in OPEN]
+             if (value := known.get(name, PartitionValues()).get(word, "")) not in OPEN]
     return [f"partition {name} takes {', '.join(found)}: the site refuses other requests"] if found else []
 
 

@@ -55,15 +55,15 @@ def add_sources(add: Callable[..., Any]) -> None:
         add(f"--{name}", metavar="FILE", help=argparse.SUPPRESS if name in ("sinfo", "pbsnodes") else
             f"what {name} has printed, with " + ("--sinfo FILE; see docs/how-to/site-forecast.md"
                                                  if name == "squeue" else "--pbsnodes FILE"))
-    add("--reservations", metavar="FILE", help="with --squeue: what `scontrol show reservation "
-        "--oneliner` has printed")
+    add("--reservations", metavar="FILE", dest="site_reservations", help="with --squeue: what `scontrol show "
+        "reservation --oneliner` has printed")
 
 
 def wanted(arguments: argparse.Namespace) -> bool:
     """Return whether the options ask for the forecast of a site."""
     return bool(arguments.site or arguments.slurm or arguments.pbs or arguments.lml
                 or any(getattr(arguments, name) for pair in FILES for name in pair)
-                or arguments.out or arguments.reservations)
+                or arguments.out or arguments.site_reservations)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -110,7 +110,7 @@ def _source(arguments: argparse.Namespace) -> str:
             or arguments.watch):
         raise CannotRun("a forecast of a site takes no IDs, --estimate, --score, --plot, --page or --watch; "
                         "--user chooses jobs")
-    if (arguments.out and not arguments.lml) or (arguments.reservations and not arguments.squeue):
+    if (arguments.out and not arguments.lml) or (arguments.site_reservations and not arguments.squeue):
         raise CannotRun("--out goes with --lml, and --reservations with --squeue")
     return found
 
@@ -162,8 +162,8 @@ def snapshot_of(arguments: argparse.Namespace, source: str) -> tuple[str, Snapsh
     texts = [path.read_bytes().decode(errors="replace") for path in paths]
     now = paths[0].stat().st_mtime
     if source == "squeue":
-        more = (Path(arguments.reservations).read_bytes().decode(errors="replace")
-                if arguments.reservations else "")
+        more = (Path(arguments.site_reservations).read_bytes().decode(errors="replace")
+                if arguments.site_reservations else "")
         return str(paths[0]), outer_slurm.parse(texts[0], texts[1], now, more)
     return str(paths[0]), outer_pbs.parse(texts[0], texts[1], now)
 
