@@ -19,8 +19,8 @@ ROOM = 65536
 
 
 class Open:
-    """An open file description, as the kernel has it: `count` numbers of processes, and messages on their way, have it.
-    `nonblocking` is O_NONBLOCK."""
+    """An open file description. `count` is the number of references: file descriptors of processes, and messages on
+    their way. `nonblocking` is the flag O_NONBLOCK."""
 
     kind = "file"
 
@@ -30,14 +30,14 @@ class Open:
         self.waiters: Waiters = {}
 
     def gone(self) -> None:
-        """Nobody has it any more."""
+        """Handle the end of the last reference."""
 
     def ready(self, wanted: int) -> int:
-        """Which of these can be done without waiting; errors and ends are always told."""
+        """Return which of these events are ready; errors and hang-ups always are."""
         return wanted & (IN | OUT)
 
     def queues(self) -> Iterator[Waiters]:
-        """What wakes those that wait for it."""
+        """Yield the queues of the processes that wait for it."""
         yield self.waiters
 
     def read(self, size: int) -> bytes:
@@ -47,13 +47,13 @@ class Open:
         raise fail(errno.EBADF)
 
     def put(self, data: bytes) -> None:
-        """Write from a handler of signals, as far as there is room."""
+        """Write from a signal handler, as much as there is room for."""
 
     def about(self) -> About:
         return About(Inode(0, stat.S_IFIFO | 0o600, 0), UID, 0)
 
     def until_ready(self, wanted: int) -> None:
-        """Wait until something can be done; BlockingIOError where the file does not wait."""
+        """Wait until an event is ready. Raises BlockingIOError if the file is non-blocking."""
         while not self.ready(wanted):
             if self.nonblocking:
                 raise fail(errno.EAGAIN)
@@ -61,7 +61,7 @@ class Open:
 
 
 class FileOpen(Open):
-    """A regular file or a directory, with a position."""
+    """An open regular file or directory, with a position."""
 
     def __init__(self, inode: Inode, readable: bool, writable: bool, append: bool, path: str) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class FileOpen(Open):
 
 
 def inode_waiters(inode: Inode) -> Waiters:
-    """Those that wait for a lock of an inode."""
+    """Return the queue of those that wait for a lock of an inode."""
     return LOCK_WAITERS.setdefault(inode.number, {})
 
 
@@ -128,7 +128,7 @@ class NullOpen(Open):
 
 
 class TextOpen(Open):
-    """A file of /proc: its text is made when it is opened."""
+    """An open file of /proc; its text is made when it is opened."""
 
     def __init__(self, text: bytes) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class TextOpen(Open):
 
 
 class HandleOpen(Open):
-    """A process, as pidfd_open(2) gives it."""
+    """A process file descriptor, as from pidfd_open(2)."""
 
     def __init__(self, process: Process) -> None:
         super().__init__()
@@ -157,8 +157,8 @@ class HandleOpen(Open):
 
 
 class Channel:
-    """One direction of a pipe or socket. `packets`: each message is read on its own. With a message may come open
-    files; what follows it is another message."""
+    """One direction of a pipe or socket. `packets`: message boundaries are kept. A message may carry open files; then
+    what follows is another message."""
 
     def __init__(self, packets: bool = False) -> None:
         self.messages: deque[tuple[bytes, list[Open]]] = deque()
@@ -169,7 +169,7 @@ class Channel:
         self.waiters: Waiters = {}
 
     def put(self, data: bytes, files: list[Open]) -> int:
-        """Take what there is room for."""
+        """Take as many bytes as there is room for."""
         room = ROOM - self.size
         if not self.packets:
             data = data[:room]
@@ -181,7 +181,7 @@ class Channel:
         return len(data)
 
     def take(self, size: int, peek: bool = False) -> tuple[bytes, list[Open]]:
-        """A message, or a part of the stream up to the end of the next that has files."""
+        """Return a message, or a part of the stream up to the end of the next message that carries files."""
         data, files = self.messages[0]
         if peek:
             return data[:size], []
@@ -205,7 +205,7 @@ class Channel:
         return found, files
 
     def drop(self) -> None:
-        """Nobody will read it: open files on their way are closed."""
+        """Handle the end of the reader: open files on their way are closed."""
         messages, self.size = list(self.messages), 0
         self.messages.clear()
         for _, files in messages:
@@ -271,7 +271,7 @@ class PipeOpen(Open):
 
 
 class Line:
-    """A connection to another machine: `channels` lead there and back."""
+    """A connection to another machine, with a channel in each direction."""
 
     def __init__(self, host: Host) -> None:
         self.host, self.boot = host, host.boot
@@ -282,16 +282,16 @@ class Line:
 
     @property
     def silent(self) -> bool:
-        """Whether nothing comes through."""
+        """Return whether the network is cut."""
         return self.host.cut or not self.host.on
 
     @property
     def lost(self) -> bool:
-        """Whether the machine was started anew since, which refuses what comes for the one before."""
+        """Return whether the machine was restarted since; it then resets the connection."""
         return self.host.boot != self.boot
 
     def hang_up(self) -> None:
-        """The machine at this end is gone, and the other one has seen it."""
+        """Handle that the machine at this end is gone and the other one knows it."""
         there, back = self.channels
         there.writers = back.readers = 0
         K.wake(there.waiters)
@@ -327,7 +327,7 @@ class LineOpen(PipeOpen):
 
 
 def broken_pipe() -> None:
-    """Nobody reads what is written (Python ignores SIGPIPE)."""
+    """Raise BrokenPipeError: there is no reader (Python ignores SIGPIPE)."""
     process = K.current
     if process.actions.get(PIPE, IGNORE) != IGNORE:
         K.signal(process, PIPE)
@@ -335,7 +335,7 @@ def broken_pipe() -> None:
 
 
 class SocketOpen(Open):
-    """An end of a socket pair or of a connection, or a socket that listens."""
+    """An end of a socket pair or of a connection, or a listening socket."""
 
     kind = "socket"
 
@@ -349,7 +349,7 @@ class SocketOpen(Open):
         self.backlog: deque[SocketOpen] | None = None
 
     def join(self, other: SocketOpen) -> None:
-        """Be connected."""
+        """Connect to the other end."""
         self.incoming, self.outgoing = Channel(self.packets), Channel(self.packets)
         other.incoming, other.outgoing = self.outgoing, self.incoming
         for channel in (self.incoming, self.outgoing):
@@ -392,8 +392,8 @@ class SocketOpen(Open):
         return found | (HUP if not incoming.writers and not outgoing.readers else 0)
 
     def receive(self, size: int, wait: bool = True, peek: bool = False, until: float | None = None) -> tuple[bytes, list[Open]]:
-        """What has come, and the open files with it; b"" when the other end is closed. TimeoutError where nothing comes `until`
-        then."""
+        """Return the received bytes and the open files with them; b"" if the other end is closed. Raises TimeoutError if
+        nothing comes `until` then."""
         incoming = self.incoming
         if incoming is None:
             raise fail(errno.ENOTCONN)
@@ -411,7 +411,7 @@ class SocketOpen(Open):
         return incoming.take(size, peek)
 
     def send(self, data: bytes, files: Iterable[Open] = (), wait: bool = True) -> int:
-        """Send as much as there is room for; a packet whole."""
+        """Send as much as there is room for; a packet only whole."""
         outgoing = self.outgoing
         if outgoing is None:
             raise fail(errno.ENOTCONN)
@@ -436,8 +436,8 @@ class SocketOpen(Open):
 
 
 class PollOpen(Open):
-    """An epoll: the files it looks at, by their numbers when they were given. A file that is closed everywhere is not
-    looked at any more."""
+    """An epoll instance: the watched open files by file descriptor. A file whose last reference is closed is no longer
+    watched."""
 
     kind = "epoll"
 
@@ -446,7 +446,7 @@ class PollOpen(Open):
         self.members: dict[int, tuple[Open, int]] = {}
 
     def found(self) -> list[tuple[int, int]]:
-        """What is ready, by number."""
+        """Return the ready events by file descriptor."""
         events = []
         for number, (opened, wanted) in list(self.members.items()):
             if not opened.count:
@@ -467,7 +467,7 @@ class PollOpen(Open):
 
 
 class BellOpen(Open):
-    """inotify: rings, and does not say for what."""
+    """An inotify instance; it says that something happened, but not what."""
 
     kind = "inotify"
 
@@ -500,7 +500,7 @@ class BellOpen(Open):
 
 
 def opened(process: Process, number: Any) -> Open:
-    """The open file of this number."""
+    """Return the open file of a file descriptor."""
     found = process.files.get(number)
     if found is None:
         raise fail(errno.EBADF)

@@ -19,14 +19,14 @@ fspath, fsdecode, fsencode = real.fspath, real.fsdecode, real.fsencode
 
 
 def text_of(path: Any) -> str:
-    """A path as text."""
+    """Return a path as text."""
     if type(path) is str:
         return path
     return real.fsdecode(path)
 
 
 def give(process: Process, open_file: Open, inherited: bool = False, least: int = 0) -> int:
-    """The number under which a process has an open file from now on."""
+    """Return a new file descriptor of a process for an open file."""
     limit = process.limits.get(7, (1024, 4096))[0]
     number = lowest(process, least)
     if number >= limit:
@@ -39,7 +39,7 @@ def give(process: Process, open_file: Open, inherited: bool = False, least: int 
 
 
 def _wanted(inode: Inode | None, path: Any, flags: int) -> None:
-    """Raise what open(2) says of a name that leads to this."""
+    """Raise the error of open(2) for a name that leads to this inode."""
     writes = flags & O_ACCMODE != real.O_RDONLY
     if inode is None:
         if not flags & real.O_CREAT:
@@ -61,7 +61,7 @@ def _wanted(inode: Inode | None, path: Any, flags: int) -> None:
 
 
 LOOKED_AT = tuple(f"/home/user/w/log/{name}/" for name in ("pids", "ended", "commands"))
-"""Where a manager finds what others say of jobs."""
+"""Directories in which a manager finds messages about jobs."""
 
 
 def open_(path: Any, flags: int, mode: int = 0o777, *, dir_fd: Any = None) -> int:
@@ -268,7 +268,7 @@ def _place(path: Any) -> tuple[Inode, str, Inode]:
 
 
 def place_of_socket(name: str) -> tuple[Inode, str, Inode | None]:
-    """Where the file of a socket is, or is to be: the directory, which an open file may name, the name, and what has it."""
+    """Return where the file of a socket is or will be: directory (an open file may name it), name, and inode if it exists."""
     process = K.enter()
     if not name.startswith("/proc/self/fd/"):
         return K.disk.walk(name, process.cwd)
@@ -366,7 +366,7 @@ def getxattr(path: Any, name: Any, **_: Any) -> bytes:
 
 
 class Volume:
-    """What statvfs(2) tells."""
+    """The result of statvfs(2)."""
 
     f_frsize, f_files, f_favail, f_blocks = 4096, 0, 0, 1 << 20
 
@@ -454,7 +454,7 @@ def new_bell() -> int:
 
 
 def watch(number: int, path: Any, events: int) -> int:
-    """inotify_add_watch(2): -1 when there is no such file."""
+    """inotify_add_watch(2); -1 if there is no such file."""
     process = K.enter()
     bell = opened(process, number)
     try:

@@ -23,7 +23,7 @@ from random import Random
 from typing import Any
 
 PAGE = 512
-"""Bytes that are written as one: a sector."""
+"""Bytes that a disk writes atomically: a sector."""
 
 MOST_LINKS = 40
 
@@ -35,12 +35,12 @@ _TEXTS = {number: os.strerror(number) for number in errno.errorcode}
 
 
 def fail(number: int, path: Any = None) -> OSError:
-    """The error of this number."""
+    """Return the OSError of an error number."""
     return OSError(number, _TEXTS[number]) if path is None else OSError(number, _TEXTS[number], path)
 
 
 class Inode:
-    """A file, directory, link or device. `disk` and `on_disk` are what the disk has of content and names."""
+    """A file, directory, link or device. `disk` is the content on disk, `on_disk` the names on disk."""
 
     __slots__ = ("number", "mode", "links", "data", "disk", "dirty", "mtime", "names", "on_disk", "watches", "lock",
                  "text", "opens")
@@ -71,7 +71,7 @@ class Inode:
 
 
 class About:
-    """What stat(2) tells."""
+    """The result of stat(2)."""
 
     __slots__ = ("st_mode", "st_ino", "st_dev", "st_nlink", "st_uid", "st_gid", "st_size", "st_mtime_ns")
 
@@ -92,7 +92,7 @@ _DIRECTORY = stat.S_IFDIR
 
 @functools.lru_cache(maxsize=4096)
 def _plain(path: str) -> tuple[str, str] | None:
-    """The directory and the last name of an absolute path without anything special in it; None for others."""
+    """Return the directory and the last name of an absolute path without `.`, `..` or empty names; None for others."""
     parts = path.split("/")[1:]
     if not path.startswith("/") or not all(part and part.strip(".") and len(part) < 256 for part in parts):
         return None
@@ -101,12 +101,12 @@ def _plain(path: str) -> tuple[str, str] | None:
 
 
 Change = tuple[Inode, str, "Inode | None"]
-"""A name in a directory gets another inode, or none."""
+"""A change of a name in a directory: directory, name, new inode or None."""
 
 
 class Files:
-    """A file system. `trouble` is the error of a disk that takes nothing more (`left` bytes are free until then), or
-    that is read-only; `broken`: so many writes and syncs later one fails with EIO; `failures` counts what failed for these."""
+    """A file system. `trouble` is the error of a disk that is read-only or full (after `left` more bytes); `broken` is the
+    number of writes and syncs until one fails with EIO; `failures` counts the calls that failed for these reasons."""
 
     def __init__(self, uid: int, strict: bool = False) -> None:
         self.uid = uid
@@ -124,7 +124,7 @@ class Files:
     # Names.
 
     def walk(self, path: str, cwd: str, follow: bool = True) -> tuple[Inode, str, Inode | None]:
-        """The directory in which the last name of a path is, that name, and what has it now."""
+        """Return the directory of the last name of a path, that name, and its inode or None."""
         plain = _plain(path)
         if plain is not None:
             here = self._folders.get(plain[0]) or self._folder(plain[0])
@@ -135,7 +135,7 @@ class Files:
         return self._walk(path, cwd, follow, 0)
 
     def _folder(self, path: str) -> Inode | None:
-        """The directory of a plain path that leads through no link."""
+        """Return the directory of a plain path without symbolic links; None if there is none."""
         here: Inode | None = self.root
         for name in path.split("/")[1:]:
             here = here.names.get(name)  # type: ignore[union-attr]
@@ -148,7 +148,7 @@ class Files:
         return here
 
     def _walk(self, path: str, cwd: str, follow: bool, links: int) -> tuple[Inode, str, Inode | None]:
-        """The same for any path: through links, and with the errors that it has."""
+        """Do the same for any path: follow links and raise errors."""
         if not path:
             raise fail(errno.ENOENT, path)
         if "\0" in path:
@@ -185,7 +185,7 @@ class Files:
         return self.root, "/", self.root
 
     def find(self, path: str, cwd: str, follow: bool = True) -> Inode:
-        """The inode of a path."""
+        """Return the inode of a path."""
         found = self.walk(path, cwd, follow)[2]
         if found is None:
             raise fail(errno.ENOENT, path)
@@ -194,7 +194,7 @@ class Files:
         return found
 
     def path_of(self, inode: Inode) -> str:
-        """A path of an inode now, "" when it has none."""
+        """Return a current path of an inode; "" if it has none."""
         stack = [("", self.root)]
         while stack:
             path, here = stack.pop()
@@ -204,7 +204,7 @@ class Files:
         return ""
 
     def new(self, mode: int) -> Inode:
-        """An inode without a name; the number may be that of one that is gone."""
+        """Return a new inode without a name; the number of a removed one may be used again."""
         if self._free:
             number = self._free.pop()
         else:
@@ -212,7 +212,7 @@ class Files:
         return Inode(number, mode, self.wall)
 
     def change(self, path: Any, *changes: Change) -> None:
-        """Change names, all in one step."""
+        """Change names, all atomically."""
         if self.trouble == errno.EROFS or (self.trouble and self.left <= 0 and any(
                 to is not None and name not in there.names for there, name, to in changes)):
             raise self._refused(path)
@@ -236,14 +236,14 @@ class Files:
             self.armed(tuple(there for there, _, _ in changes))
 
     def gone(self, inode: Inode) -> None:
-        """Nobody may have this inode any more: then its number is free. (Its number is kept as long as the disk may
-        have the name.)"""
+        """Free the number of an inode if nothing refers to it any more. (The number is kept as long as the name may be on
+        disk.)"""
         if not inode.links and not inode.opens and not inode.is_dir:
             inode.links = -1
             self._free.append(inode.number)
 
     def tell(self, inode: Inode, event: int) -> None:
-        """Ring those that watch an inode."""
+        """Notify those that watch an inode."""
         for watch, events in inode.watches:
             if events & event:
                 watch.ring()
@@ -260,7 +260,7 @@ class Files:
         return self.broken == 0
 
     def write(self, inode: Inode, at: int, data: bytes) -> int:
-        """Write into the page cache; how much of it."""
+        """Write into the page cache; return the number of bytes written."""
         if self.trouble or self.broken:
             data = self._allowed(inode, at, data)
         size, end = len(inode.data), at + len(data)
@@ -278,7 +278,7 @@ class Files:
         return len(data)
 
     def _allowed(self, inode: Inode, at: int, data: bytes) -> bytes:
-        """What of it the disk takes."""
+        """Return the part of the data that fits on the disk."""
         if self.broken and self._breaks():
             raise fail(errno.EIO)
         if self.trouble == errno.EROFS:
@@ -294,7 +294,7 @@ class Files:
         return data
 
     def resize(self, inode: Inode, size: int, path: Any = None) -> None:
-        """Cut a file, or extend it with zeros."""
+        """Truncate a file, or extend it with zeros."""
         if self.trouble == errno.EROFS:
             raise self._refused(path)
         before = len(inode.data)
@@ -332,7 +332,7 @@ class Files:
             self._commit(len(self.log))
 
     def _commit(self, count: int) -> None:
-        """The first changes of the log come to disk."""
+        """Write the first changes of the log to disk."""
         for changes in self.log[:count]:
             for change in changes:
                 self._on_disk(change)
@@ -360,7 +360,7 @@ class Files:
     # The machine dies.
 
     def crash(self, chance: Random) -> None:
-        """Only what is on disk is there, and parts of what was on its way."""
+        """Crash: keep what is on disk, and parts of what was not synced."""
         if self.strict:
             self._crash_strict(chance)
         else:
@@ -387,7 +387,7 @@ class Files:
         self._free = [number for number in range(self._next - 1, 0, -1) if number not in used]
 
     def _crash_strict(self, chance: Random) -> None:
-        """Of each directory another beginning of the changes."""
+        """Write, for each directory, a random prefix of its changes."""
         left: dict[int, int] = {}
         for changes in self.log:
             for change in changes:
@@ -400,7 +400,7 @@ class Files:
 
     @staticmethod
     def _torn(inode: Inode, chance: Random) -> None:
-        """What of a file's content is there that was not synced: sectors come to disk in any order."""
+        """Set the content of a file after a crash: unsynced sectors reach the disk in any order."""
         share = chance.choice((0.0, 1.0, chance.random()))
         old, new = inode.disk, bytes(inode.data)
         pages = [page for page in sorted(inode.dirty) if chance.random() < share]
@@ -416,7 +416,7 @@ class Files:
         inode.data, inode.disk, inode.dirty = bytearray(found), found, set()
 
     def everything(self) -> Iterator[tuple[str, Inode]]:
-        """All paths with their inodes."""
+        """Yield all paths with their inodes."""
         stack = [("", self.root)]
         while stack:
             path, here = stack.pop()
@@ -424,7 +424,7 @@ class Files:
             stack += [(f"{path}/{name}", each) for name, each in sorted(here.names.items(), reverse=True)]
 
     def save_all(self) -> None:
-        """Everything is on disk."""
+        """Write everything to disk."""
         self._commit(len(self.log))
         for _, inode in self.everything():
             inode.disk, inode.dirty = bytes(inode.data), set()

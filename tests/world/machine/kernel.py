@@ -1,4 +1,4 @@
-"""The kernel of the simulated machine: it says which process runs, for how long, and what time it is.
+"""The kernel of the simulated machine: it schedules the processes and keeps the time.
 
 Each process is a greenlet that runs until a system call makes it wait, or until its turn is over; both are decided
 here, by one seed. Nothing else in the world is left to chance. Time goes on by TICK at each system call, and jumps to
@@ -29,17 +29,17 @@ EPOCH = 1_700_000_000.0
 """Seconds since the epoch at which a world begins."""
 
 FIRST, LAST = 100, 30000
-"""Process numbers that are given, in turn."""
+"""Process ids that are given in turn."""
 
 UID = 1000
 HOST = "node0"
 FILES = 1024
 
 LOCK_WAITERS: dict[int, Waiters] = {}
-"""Those that wait for the lock of a file, by its inode's number."""
+"""The queues for locks of files, by inode number."""
 
 NEVER = 1 << 62
-"""Steps after which something happens that does not happen."""
+"""A step that is never reached."""
 
 
 class Kernel:
@@ -52,7 +52,7 @@ class Kernel:
         self.reset(0)
 
     def reset(self, seed: int, strict: bool = False) -> None:
-        """Begin another world."""
+        """Start a new world."""
         self.chance = Random(seed)
         self.disk = Files(UID, strict)
         self.now, self.ahead = 1000.0, EPOCH - 1000.0
@@ -86,14 +86,14 @@ class Kernel:
         self._start(0.0)
 
     def _start(self, booted: float) -> None:
-        """The machine starts: it has its first process only."""
+        """Boot the machine, with its first process only."""
         self.last_pid = self.chance.choice((LAST, LAST, 140))
         self.next_pid = FIRST + self.chance.randrange(self.last_pid - FIRST if self.last_pid < LAST else 1000)
         self.processes[1] = self.current = self.init = self.home.start(0, booted)
         self.names.clear()
 
     def add_host(self, name: str) -> Host:
-        """One more machine."""
+        """Add a machine."""
         self.hosts[name] = host = Host(name)
         host.start(len(self.hosts) - 1, self.now - 5.0)
         return host
@@ -101,7 +101,7 @@ class Kernel:
     # What is told of a world.
 
     def note(self, what: str) -> None:
-        """Something has happened that a trace tells."""
+        """Record an event for the trace."""
         self.events += 1
         self.digest = zlib.crc32(what.encode("utf-8", "surrogateescape"), self.digest)
         if self.trace is not None:
@@ -110,7 +110,7 @@ class Kernel:
     # Each system call.
 
     def enter(self) -> Process:
-        """A system call begins: time goes on, others may run, a fault may come, signals arrive. The process that asks."""
+        """Begin a system call: advance the time, let others run, apply faults, deliver signals. Return the calling process."""
         process = self.current
         if process.dead:
             raise Killed
@@ -130,7 +130,7 @@ class Kernel:
         return process
 
     def _pause(self, process: Process) -> None:
-        """The turn of a process is over."""
+        """End the time slice of a process."""
         self.switch_at = self.steps + 1 + int(-math.log(1.0 - self.chance.random()) * self.quantum)  # as expovariate
         if process is self.init:
             return
@@ -141,8 +141,8 @@ class Kernel:
             raise Killed
 
     def wait(self, queues: Iterable[Waiters], until: float | None = None) -> bool:
-        """Sleep until a queue is woken, a signal comes, or a time; whether handlers of signals were called. Who calls
-        looks again whether it has what it waits for."""
+        """Sleep until a queue is woken, a signal comes, or a time; return whether signal handlers were called. The caller
+        checks again whether its condition holds."""
         process = self.current
         if process is self.init:
             raise RuntimeError("the first process cannot wait")
@@ -164,13 +164,13 @@ class Kernel:
         return bool(process.pending) and self.deliver(process)
 
     def sleep(self, seconds: float) -> None:
-        """Sleep for so long, whatever signals come."""
+        """Sleep for a number of seconds, even if signals come."""
         until = self.now + seconds
         while self.now < until:
             self.wait((), until)
 
     def wake(self, queue: Waiters) -> None:
-        """Let those run that wait there."""
+        """Wake the processes of a queue."""
         for process in queue:
             self._run(process)
 
@@ -182,12 +182,12 @@ class Kernel:
     # The loop.
 
     def at(self, moment: float, act: Callable[[], None]) -> None:
-        """Do something at a time, by nobody."""
+        """Schedule a call at a time, outside any process."""
         self.asked += 1
         heapq.heappush(self.agenda, (moment, self.asked, act))
 
     def run(self, until: float) -> bool:
-        """Let all run until `over`, or until nothing is left to do; False when that takes longer than `until`."""
+        """Run until `over` or until nothing is left to do; return False if that takes longer than `until`."""
         self.main = getcurrent()
         while not self.over:
             if self.corpses:
@@ -216,7 +216,7 @@ class Kernel:
         return True
 
     def _wake_sleepers(self) -> None:
-        """Those run on whose time has come."""
+        """Wake the sleeping processes whose time has come."""
         self.wakes_at = float("inf")
         for process in list(self.sleeping):
             until = process.wake_at
@@ -235,7 +235,7 @@ class Kernel:
         return process
 
     def _bury(self) -> None:
-        """Unwind what processes did that were killed."""
+        """Unwind the stacks of killed processes."""
         while self.corpses:
             process = self.corpses.pop()
             if process.fiber is not None and process.fiber and process.fiber is not getcurrent():
@@ -263,7 +263,7 @@ class Kernel:
 
     def born(self, parent: Process, role: str, argv: Sequence[str], env: Mapping[str, str],
              body: Callable[[], object]) -> Process:
-        """A new process, which has nothing open yet."""
+        """Return a new process without open files."""
         process = Process(self._pid(), parent, role, argv, env, int((self.now - parent.host.booted) * 100))
         process.host = parent.host
         process.inherit(parent)
@@ -276,7 +276,7 @@ class Kernel:
         return process
 
     def fork_into(self, function: Callable[..., object], *arguments: Any) -> int:
-        """As `vrm.live.runner.starting.fork_into`: a child that does this, and ends; its process number."""
+        """Do what `vrm.live.runner.starting.fork_into` does: start a child that calls a function and ends; return its pid."""
         parent = self.enter()
         if self.faulty_fork():
             raise fail(errno.EAGAIN)
@@ -293,7 +293,7 @@ class Kernel:
     faulty_fork: Callable[[], bool] = staticmethod(lambda: False)
 
     def _life(self) -> None:
-        """The body of a greenlet."""
+        """Run as the body of a greenlet."""
         process = self.current
         assert process.body is not None
         status = 0
@@ -316,7 +316,7 @@ class Kernel:
             self.end(process, status)
 
     def end(self, process: Process, status: int) -> None:
-        """A process ends, as wait4 tells it."""
+        """End a process, with a status as from wait4."""
         if process.dead:
             return
         process.dead, process.status, process.ready = True, status, False
@@ -355,7 +355,7 @@ class Kernel:
         self.wake(parent.child_waiters)
 
     def reap(self, process: Process) -> None:
-        """A process that has ended is forgotten."""
+        """Reap a process that has ended."""
         process.reaped = True
         self.processes.pop(process.pid, None)
         if self.reuse:
@@ -374,7 +374,7 @@ class Kernel:
     # Signals.
 
     def signal(self, process: Process, number: int) -> None:
-        """A signal comes to a process."""
+        """Deliver a signal to a process."""
         if process.dead or process is self.init:
             return
         self.on_signal(process, number)
@@ -407,7 +407,7 @@ class Kernel:
             self._run(process)
 
     def deliver(self, process: Process) -> bool:
-        """Call the handlers of signals that have come; whether there were any."""
+        """Call the handlers of pending signals; return whether there were any."""
         called = False
         for number in [each for each in process.pending if each not in process.mask]:
             process.pending.remove(number)
@@ -426,7 +426,7 @@ class Kernel:
     # The machine dies.
 
     def crash(self) -> None:
-        """Power goes: all processes are gone, and the disk has what it has. The next start is the scenario's."""
+        """Crash the machine: all processes are gone, and the disk keeps what it has. The scenario starts it again."""
         self.note("the machine dies")
         dying = self.current
         for line in [line for host in self.hosts.values() for line in host.lines]:
@@ -438,19 +438,19 @@ class Kernel:
         self.current = dying
 
     def power_off(self, host: Host) -> None:
-        """A node dies. Whoever is connected to it hears nothing."""
+        """Crash a node. Its peers are not notified."""
         self.note(f"{host.name} dies")
         host.on = False
         self._drop(host)
 
     def power_on(self, host: Host) -> None:
-        """A node is there again: connections to it from before are closed."""
+        """Boot a node again: its earlier connections are closed."""
         self.note(f"{host.name} starts")
         host.start([*self.hosts].index(host.name), self.now - 5.0)
         self._heard(host.old)
 
     def cut(self, host: Host, off: bool) -> None:
-        """Nothing comes through to a node or from it; or again."""
+        """Cut the network of a node, or restore it."""
         self.note(f"{host.name} is {'cut off' if off else 'in reach again'}")
         host.cut = off
         self._heard([*host.lines, *host.old])
@@ -461,7 +461,7 @@ class Kernel:
                 self.wake(channel.waiters)
 
     def _drop(self, host: Host) -> None:
-        """All processes of a machine are gone."""
+        """End all processes of a machine."""
         gone = [process for process in self.processes.values() if process.host is host]
         for process in gone:
             del self.processes[process.pid]
@@ -474,11 +474,11 @@ class Kernel:
 
 
 K = Kernel()
-"""The machine of this interpreter: there is one at a time."""
+"""The kernel of this interpreter; there is one at a time."""
 
 
 def lowest(process: Process, least: int = 0) -> int:
-    """The lowest number that no open file of a process has."""
+    """Return the lowest free file descriptor of a process."""
     number = least
     files = process.files
     while number in files:

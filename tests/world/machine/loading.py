@@ -35,23 +35,23 @@ from world.machine import socket_calls as sockets
 from world.machine.kernel import K, UID
 
 PYTHON = "/usr/bin/python3"
-"""sys.executable on the machine."""
+"""Path of sys.executable on the machine."""
 
 HOUSE = "/opt/vrm"
-"""Where vrm is installed on the machine."""
+"""Directory in which vrm is installed on the machine."""
 
 EXTENSIONS: dict[str, tuple[str, ...]] = {"vrm.fields": ("ranks", "speedup"), "vrm.dispatchers": ("moldable", "sd")}
-"""What of vrm/ext is there in each world."""
+"""Extensions that each world has."""
 
 PARTS: list[str] = []
-"""The parts of managers that are there in this one."""
+"""Manager parts of this world."""
 
 _PURE = ("fspath", "fsdecode", "fsencode", "strerror", "WIFSIGNALED", "WTERMSIG", "WEXITSTATUS", "WIFEXITED", "WIFSTOPPED",
          "waitstatus_to_exitcode", "PathLike", "error", "get_terminal_size", "stat_result")
 
 
 class PerProcess:
-    """What a module of vrm keeps for its process: here each process has one of its own, and a fork copies it."""
+    """Module state that is per process: each process has its own, and a fork copies it."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self.__dict__["_make"] = make
@@ -94,7 +94,7 @@ def _missing(name: str) -> Any:
 
 
 def _of(module: ModuleType, name: str, /, **members: Any) -> ModuleType:
-    """A module with the constants and types of a real one, and these functions."""
+    """Return a module with the constants and types of a real one, and these functions."""
     found: dict[str, Any] = {}
     for each in dir(module):
         value = getattr(module, each)
@@ -169,7 +169,7 @@ def _sockets() -> ModuleType:
 
 
 def _library() -> ModuleType:
-    """ctypes: of the C library there are inotify and prctl."""
+    """ctypes, with inotify and prctl of the C library only."""
     library = SimpleNamespace(inotify_init1=lambda flags: files.new_bell(), inotify_add_watch=files.watch,
                               prctl=processes.prctl)
     return _module("ctypes", CDLL=lambda *_, **__: library, get_errno=lambda: 0)
@@ -195,7 +195,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _split(text: str) -> list[str]:
-    """shlex.split: each life of a world reads the same lines."""
+    """shlex.split, cached, as each life of a world reads the same lines."""
     return list(_words(text))
 
 
@@ -240,13 +240,13 @@ def _import(name: str, globals: Any = None, locals: Any = None, fromlist: Any = 
 
 BUILTINS = {**vars(builtins), "open": open_files.open_file, "__import__": _import}
 PATCHES: dict[str, list[tuple[str, str]]] = {}
-"""Texts of modules that are to be other ones, by the module: see `mutations`."""
+"""Changed source texts by module (see `mutations`)."""
 PATCHED: set[str] = set()
-"""Modules of which that was done."""
+"""Modules whose text was changed."""
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Executes a module of vrm with the builtins of the machine."""
+    """Executes a module of vrm with the builtins of the simulated machine."""
 
     def exec_module(self, module: ModuleType) -> None:
         name = module.__name__
@@ -268,7 +268,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds modules of vrm."""
+    """Finds the modules of vrm."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name.partition(".")[0] != "vrm":
@@ -281,7 +281,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def load() -> None:
-    """Have vrm loaded into the machine. To be called once, before anything of vrm is imported."""
+    """Load vrm into the machine. Must be called once, before anything of vrm is imported."""
     if any(name.partition(".")[0] == "vrm" for name in sys.modules):
         raise RuntimeError("vrm is loaded already")
     sys.executable = PYTHON
@@ -298,7 +298,7 @@ def load() -> None:
 
 
 def log_calls() -> None:
-    """Have each system call of vrm in the trace."""
+    """Put each system call of vrm into the trace."""
     def logged(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def wrapper(*words: Any, **more: Any) -> Any:
             if K.trace is None or K.current is K.init:
@@ -325,8 +325,7 @@ def _short(value: Any) -> str:
 
 
 def forget() -> None:
-    """A new world begins: what functions of vrm have cached of the machine is not known. What they have cached of
-    packages is none of the machine's."""
+    """Clear the caches of functions of vrm about the machine, for a new world. Caches about packages stay."""
     for name, module in sys.modules.items():
         if name.startswith(_REACH) and name != "vrm.system.plugins" and name not in _SEEN:
             _SEEN.add(name)
@@ -337,7 +336,7 @@ def forget() -> None:
 
 
 _REACH = ("vrm.system.", "vrm.live.", "vrm.run.", "vrm.workload.")
-"""Where functions may ask the machine something; the others are pure."""
+"""Modules whose functions may ask the machine; the others are pure."""
 
 _SEEN: set[str] = set()
 _CACHES: list[Any] = []

@@ -20,8 +20,8 @@ PART = 1 << 16
 
 
 class File:
-    """What `open` gives: bytes, or text of UTF-8. Like Python's it holds back what is written until it is flushed, closed,
-    or at the end of a line where its `buffering` is 1; what a killed process has held back is lost."""
+    """The file object of `open`: bytes, or text in UTF-8. Like Python's it buffers what is written until it is flushed or
+    closed, or a line ends if `buffering` is 1; the buffer of a killed process is lost."""
 
     def __init__(self, number: int, name: Any, flags: int, text: bool, buffering: int, closefd: bool, errors: str,
                  newline: str | None) -> None:
@@ -308,7 +308,7 @@ class Path(PurePosixPath):
 
 @functools.lru_cache(maxsize=1 << 13)
 def _joined(folder: str, name: str) -> Path:
-    """A path in a directory: each life of a world has the same ones."""
+    """Return a path in a directory; cached, as each life of a world has the same ones."""
     return PurePosixPath.__truediv__(Path(folder), name)  # type: ignore[return-value]
 
 

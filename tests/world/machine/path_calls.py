@@ -1,4 +1,4 @@
-"""What the modules `os.path` and `shutil` ask of files."""
+"""The functions of `os.path` and `shutil` about files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def exists(path: Any) -> bool:
 
 
 def kind_is(test: Any, follow: bool = True) -> Any:
-    """A function that says whether a path leads to something of this kind."""
+    """Return a function that returns whether a path leads to a file of this kind."""
     def ask(path: Any) -> bool:
         try:
             return bool(test(about(path, follow).st_mode))

@@ -19,7 +19,7 @@ from world.machine.processes import DEFAULT, IGNORE, KILL, STOP, Killed, Process
 
 
 class Usage:
-    """What wait4 tells of a process."""
+    """The resource usage of a process, as from wait4."""
 
     def __init__(self, seconds: float) -> None:
         self.ru_utime, self.ru_stime, self.ru_maxrss = seconds, 0.0, 1024
@@ -95,7 +95,7 @@ def killpg(group: int, number: int) -> None:
 
 
 def _arrived(process: Process) -> None:
-    """A signal may have been for the process itself."""
+    """Let a signal act that may have been for the process itself."""
     if process.dead:
         raise Killed
     if process.pending:
@@ -148,7 +148,7 @@ def sched_setaffinity(pid: int, cpus: Any) -> None:
 
 
 def _of(pid: int) -> Process:
-    """The process of this number, 0 for the one that asks."""
+    """Return the process with this pid; 0 is the calling one."""
     asks = K.enter()
     found = K.processes.get(pid) if pid else asks
     if found is None or found.dead or found.host is not asks.host:
@@ -157,7 +157,7 @@ def _of(pid: int) -> Process:
 
 
 class System:
-    """What uname(2) tells."""
+    """The result of uname(2)."""
 
     sysname, release, machine = "Linux", "6.0", "x86_64"
 
@@ -179,13 +179,13 @@ def prctl(option: int, value: int, *_: int) -> int:
 # A new program.
 
 SCRIPTS = {"run_supervisors.py": "spawner", "relay.py": "relay", "agent.py": "agent"}
-"""What Python does in the world, by the file that it is given."""
+"""The programs of Python in the world, by script file."""
 
 
 def start(program: str, argv: Sequence[str], env: Mapping[str, str], files: Mapping[int, Open], session: bool = False,
           group: bool = False, mask: frozenset[int] | None = None, defaulted: Sequence[int] = (), cwd: str = "",
           keep: Sequence[int] = ()) -> Process:
-    """A child that runs a program of the world: `files` are those that it gets besides those it inherits."""
+    """Start a child that runs a program of the world; `files` are given to it in addition to inherited ones."""
     parent = K.current
     inode = K.disk.find(program, parent.cwd)
     if inode.is_dir or not inode.mode & 0o100:
@@ -289,7 +289,7 @@ class Popen:
 
 
 class Stream:
-    """The end of a pipe that Popen has made."""
+    """An end of a pipe that Popen has made."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -344,7 +344,7 @@ def set_wakeup_fd(number: int, *, warn_on_full_buffer: bool = True) -> int:
 
 
 def sigtimedwait(numbers: Any, seconds: float) -> Any:
-    """The first of these signals that has come, or None after so many seconds."""
+    """Return the first of these signals that comes; None after a number of seconds."""
     process = K.enter()
     wanted = {int(number) for number in numbers}
     until = K.now + seconds
@@ -381,5 +381,5 @@ def setrlimit(kind: int, values: tuple[int, int]) -> None:
 
 
 def process_time() -> float:
-    """Seconds of CPU of the process."""
+    """Return the CPU seconds of the process."""
     return K.current.steps * 1e-5

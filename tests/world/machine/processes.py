@@ -1,4 +1,4 @@
-"""Processes of the simulated machine: what the kernel knows of each."""
+"""Processes of the simulated machine, as the kernel sees them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ KILL, STOP, CONT, CHLD, PIPE, TERM = (int(each) for each in (
     signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT, signal.SIGCHLD, signal.SIGPIPE, signal.SIGTERM))
 
 HARMLESS = frozenset(int(each) for each in (signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH))
-"""Signals that end nobody by default."""
+"""Signals that are ignored by default."""
 
 DEFAULT, IGNORE = 0, 1
 
@@ -19,7 +19,7 @@ Waiters = dict["Process", None]
 
 
 class Killed(BaseException):
-    """Unwinds what a process did that has ended: none of its system calls does anything any more."""
+    """Unwinds the stack of a process that has ended: its system calls have no effect any more."""
 
 
 class Process:
@@ -65,28 +65,28 @@ class Process:
         return f"{self.role}({self.pid})"
 
     def inherit(self, parent: Process) -> None:
-        """What a fork copies, but for open files."""
+        """Return a copy as for a fork, without open files."""
         self.group, self.session, self.cwd = parent.group, parent.session, parent.cwd
         self.mask, self.actions, self.affinity = parent.mask, dict(parent.actions), parent.affinity
         self.limits = dict(parent.limits)
 
     @property
     def zombie(self) -> bool:
-        """Whether it has ended, and nobody has asked for its status."""
+        """Return whether it has ended and its status was not collected."""
         return self.dead and not self.reaped
 
     def ignores(self, number: int) -> bool:
-        """Whether a signal does nothing to it."""
+        """Return whether a signal has no effect on it."""
         action = self.actions.get(number, DEFAULT)
         return action == IGNORE or (action == DEFAULT and number in HARMLESS)
 
     def due(self) -> bool:
-        """Whether a signal waits that is not blocked."""
+        """Return whether an unblocked signal is pending."""
         return any(number not in self.mask for number in self.pending)
 
     @property
     def tag(self) -> str:
-        """The job of the run whose process it is, "" for none."""
+        """Return the job to which the process belongs; "" if to none."""
         return self.env.get("VRM_JOB_ID", "") if "VRM_RUN" in self.env else ""
 
 
@@ -104,7 +104,7 @@ class Host:
         self.init = Process(1, None, "init", ["init"], {}, 0)
 
     def start(self, number: int, now: float) -> Process:
-        """It starts: it has its first process only, which is the result."""
+        """Boot it; return its first process."""
         self.boots += 1
         self.on, self.booted = True, now
         self.boot = f"00000000-0000-4000-8{number:03d}-{self.boots:012d}"

@@ -7,7 +7,7 @@ from world.machine.processes import Process, line_of
 
 
 def of_proc(path: str, process: Process) -> bytes | None:
-    """The text of a file of /proc; None where there is none."""
+    """Return the text of a file of /proc; None if there is none."""
     if path == "/proc/sys/kernel/random/boot_id":
         return f"{process.host.boot}\n".encode()
     if path == "/proc/sys/kernel/hostname":
@@ -37,7 +37,7 @@ def of_proc(path: str, process: Process) -> bytes | None:
 
 
 def listed(path: str, process: Process) -> list[str] | None:
-    """What a directory of /proc holds; None where it is none."""
+    """Return the names in a directory of /proc; None if it is not a directory."""
     parts = [part for part in path.split("/") if part]
     if parts == ["proc"]:
         return [*map(str, sorted(pid for pid, each in K.processes.items() if each.host is process.host)), "sys"]

@@ -20,7 +20,7 @@ FLAGS = {name: getattr(real, name) for name in dir(real)
 
 
 class Socket:
-    """socket.socket: a number of the process that uses it, and the open file that it stands for."""
+    """socket.socket: a file descriptor of the process, and its open file."""
 
     _seconds: float | None = None  # that a call waits
 
@@ -38,7 +38,7 @@ class Socket:
 
     @classmethod
     def of(cls, number: int) -> Socket:
-        """The socket of a number."""
+        """Return the socket of a file descriptor."""
         return cls(fileno=number)
 
     def _here(self) -> SocketOpen:
@@ -71,7 +71,7 @@ class Socket:
         self._here().nonblocking = not blocks
 
     def settimeout(self, seconds: float | None) -> None:
-        """For what is received: there is always room for what the world sends with a time."""
+        """Accept setsockopt; it has no effect, since scheduled messages of the world always fit."""
         self._here().nonblocking = seconds == 0
         self._seconds = seconds
 
@@ -85,7 +85,7 @@ class Socket:
         return 0
 
     def shutdown(self, how: int) -> None:
-        """SHUT_WR."""
+        """Shut down the writing side."""
         outgoing = self._here().outgoing
         if outgoing is not None:
             outgoing.writers = 0
@@ -164,7 +164,7 @@ class Socket:
 
 
 def _made(name: str) -> Inode:
-    """The new file of a socket."""
+    """Return a new open file of a socket."""
     if not K.socket_files:  # command files do
         raise fail(errno.EOPNOTSUPP)
     there, last, inode = place_of_socket(name)
