@@ -106,6 +106,12 @@ def test_a_history_of_the_site(saved: list[str], tmp_path: Path, capsys: pytest.
     ({}, ["--slurm"], "which site? Give one of"),
     ({}, ["--site-history", "gone.swf"], "gone.swf"),
     ({}, ["--limits", "gone"], "gone: No such file"),
+    ({"limits": "what?\n"}, ["--limits", "limits"], "limits: it names no partition; make the file with: scontrol show partition"),
+    ({"limits": "PartitionName=p MaxTime=soon\n"}, ["--limits", "limits"], "MaxTime=soon is not a time"),
+    ({"limits": "PartitionName=p RootOnly=YES\n"}, ["--limits", "limits"], "partition p takes jobs only from root"),
+    ({"odd": "what?\n"}, ["--reservations", "odd"], "reservations: it names none; make the file with: scontrol show reservation"),
+    ({"queue": "/bin/sleep 4 600\n"}, ["--nodes", "1"], "can all jobs run: 1 (job 0: 4 ranks of 1 core(s) do not fit on the 2 cores "
+                                                        "of 1 node(s)); give more with --nodes"),
     ({}, ["--plot", "x.txt"], "ends in .png or .svg"),
     ({}, ["--submit", "99"], "--submit 99: the table has")])
 def test_what_cannot_be_planned(saved: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str],

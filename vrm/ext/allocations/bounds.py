@@ -34,11 +34,14 @@ class PartitionValues(dict[str, str]):
         return float(text) if text.isdecimal() else missing
 
     def seconds(self, *names: str) -> float:
-        """Return a time in seconds; infinity if there is none."""
+        """Return a time in seconds; infinity if there is none. Raises SnapshotError if it cannot be read."""
         text = next((self[name] for name in names if self.get(name)), "UNLIMITED")
         if text.upper() in ("UNLIMITED", "INFINITE", "NONE", "N/A"):
             return math.inf
-        return float(slurm_seconds(text)) if names == ("MaxTime",) else float(seconds_of(text))
+        try:
+            return float(slurm_seconds(text)) if names == ("MaxTime",) else float(seconds_of(text))
+        except ValueError:
+            raise SnapshotError(f"limits of partitions: {names[0]}={printable(text, 40)} is not a time") from None
 
 
 def ask(system: str) -> str:

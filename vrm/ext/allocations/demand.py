@@ -53,7 +53,9 @@ def demand(arguments: argparse.Namespace, bounds: RequestLimits) -> Demand:
     runs = {len(frozen.state.cluster.nodes): replace(frozen, later=tuple(one for one in frozen.later if not one.held))
             for frozen in _planned(arguments, wanted) if _never(frozen, len(whole.later)) is None}
     if not runs:
-        raise CannotRun(f"on none of these numbers of nodes can all jobs run: {', '.join(map(str, wanted))}")
+        never = _never(_planned(arguments, (max(wanted),))[0], len(whole.later)) or (-1, "")
+        raise CannotRun(f"on none of these numbers of nodes can all jobs run: {', '.join(map(str, wanted))} (job "
+                        f"{never[0]}: {never[1]}); give more with --nodes")
     lines = lines_of(arguments.queue) if arguments.queue is not None else None
     if lines is not None and sum(line.jobs for line in lines) != len(whole.later):
         lines = None

@@ -135,6 +135,9 @@ def _asked(arguments: argparse.Namespace) -> tuple[str, str, Snapshot, RequestLi
     elif source in ("site", "slurm", "pbs"):
         text = ask(system)
     known = read(text)
+    if arguments.limits and not known:
+        raise CannotRun(f"{arguments.limits}: it names no partition; make the file with: scontrol show partition "
+                        "--oneliner (PBS: qstat -Qf)")
     limits = bounds(snapshot, arguments.partition, known)
     return name, system, snapshot, limits, restrictions(limits.partition, known)
 

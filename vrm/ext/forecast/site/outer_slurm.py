@@ -236,6 +236,8 @@ def _arrays(jobs: Sequence[SiteJob]) -> list[SiteJob]:
 def _reservations(text: str, known: NodeNames, jobs: Mapping[str, list[str]], now: float
                   ) -> list[SiteReservation]:
     found = []
+    if text.strip() and "ReservationName=" not in text and "No reservations" not in text:
+        raise SnapshotError(f"reservations: it names none; make the file with: {_typed(SCONTROL)}")
     for line in text.splitlines():
         values = dict(re.findall(r"(\w+)=(\S*)", line))
         try:
