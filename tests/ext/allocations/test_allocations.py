@@ -374,6 +374,14 @@ def test_where_nothing_can_be_asked_for(partition: str, text: str, said: str) ->
         bounds(Snapshot(0.0, NODES, []), partition, read(text))
 
 
+def test_a_partition_in_which_nobody_is() -> None:
+    """Its nodes are those of another one, too."""
+    nodes = [SiteNode("n0", 1, {"p": 1, "d": 1}), SiteNode("n1", 1, {"p": 1})]
+    job = SiteJob("r", 1000.0, 1, 1, 1, queue="p", submit=-9.0, start=0.0, places=((1, None),))
+    found = of_snapshot(Snapshot(0.0, nodes, [job]), RequestLimits("d", 1, 1, 1), "me", PAST)
+    assert found.given([RequestedAllocation(1, 300.0, 200.0)], 0) == [(0, 200)]
+
+
 def test_what_a_partition_takes_is_said() -> None:
     known = read("PartitionName=p AllowGroups=ALL AllowAccounts=chem,phys DenyQos=debug QoS=N/A State=UP\nPartitionName=q AllowGroups=ALL\n")
     assert restrictions("p", known) == ["partition p takes only accounts chem,phys, no qualities of service debug: the site refuses other requests"]

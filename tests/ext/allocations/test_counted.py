@@ -17,7 +17,7 @@ from vrm.ext.forecast.counted import CountedRun, NotCounted
 from vrm.ext.forecast.frozen import FrozenRun, of_jobs
 from vrm.ext.forecast.replay import replay
 from vrm.ext.forecast.site.snapshot import SiteJob, SiteNode, Snapshot
-from vrm.model import Cluster, Dependency, Job
+from vrm.model import Cluster, Dependency, Job, Node
 from vrm.model.job import ANY
 from vrm.model.rules import Rules
 from vrm.scheduling.compose import compose
@@ -77,6 +77,15 @@ def test_a_queue_in_an_allocation(seed: int) -> None:
     drawn = run.draw(lambda job, ran: takes[job.id])
     assert drawn.go([run.coming(one._replace(run=takes[one.job.id])) for one in frozen.later]) == {
         job_id: planned[:2] for job_id, planned in whole.items()}
+
+
+def test_features_in_turns_that_no_job_needs() -> None:
+    """Such nodes are not counted by their features, and need not be."""
+    cluster = Cluster([Node(f"n{at}", (4,), features=frozenset("ab"[at % 2])) for at in range(4)])
+    run = CountedRun(of_jobs((), compose(Rules(policy="pack"), cluster), cluster))
+    assert run.coming(Submission(Job(0, "a", 9, 5.0), 5.0)).job.size == 9
+    with pytest.raises(NotCounted):
+        run.coming(Submission(Job(1, "a", 4, 5.0, features=frozenset("a")), 5.0))
 
 
 @pytest.mark.parametrize("rules", [{"backfill": "conservative"}, {"algorithm": "WFP3"}, {"backfill_order": "sjf"}, {"interval": 10.0}])
