@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,8 @@ from vrm.model.job import Job
 from vrm.scheduling.placement.combining import combine
 
 REGRET = 0.03
+
+STUDY = Path(__file__).resolve().parents[3] / "studies" / "learning" / "moldable.py"
 
 
 def submission(number: int, submit: float, ranks: int, run: float, widths: tuple[int, ...] = (),
@@ -45,23 +49,15 @@ def on(job: Submission, ranks: int) -> Submission:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("objective, value", [("turnaround", turnaround), ("makespan", makespan)])
-def test_little_is_lost_against_brute_force_on_eight_jobs(objective: str, value: Any) -> None:
-    """The best of all choices: of the 20 that are best by conservative backfilling, as EASY carries them out."""
-    chance, regrets = random.Random(5), []
-    for _ in range(20):
-        jobs = []
-        for number in range(8):
-            widths = tuple(sorted(chance.sample((1, 2, 4, 8), 3)))
-            jobs.append(submission(number, 0.0, chance.choice(widths), chance.uniform(20, 200), widths,
-                                   (chance.uniform(2, 16), chance.choice((0.0, 0.5, 1.0, 2.0)))))
-        options = [[(ranks, on(job, ranks).run) for ranks in job.job.more[RANKS]] for job in jobs]
-        take = max if objective == "makespan" else sum
-        best = sorted(itertools.product(*options), key=lambda choice: take(backfilled(0.0, 8, [], list(choice))))[:20]
-        least = min(value(simulated([on(job, ranks) for job, (ranks, _) in zip(jobs, choice)], 8, "easy"))
-                    for choice in best)
-        regrets.append(value(simulated(jobs, 8, f"moldable objective={objective}")) / least - 1)
-    assert sum(regrets) / len(regrets) <= REGRET, regrets
+def test_little_is_lost_against_brute_force_on_eight_jobs() -> None:
+    """The best of all choices in three orders, of 20 machines. Where jobs that had waited twice their limit were first,
+    though no younger one waited, and only `makespan` compared plans, it was 3.0 and 4.3 %."""
+    spec = importlib.util.spec_from_file_location("moldable_study", STUDY)
+    assert spec is not None and spec.loader is not None
+    study = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(study)
+    regrets = {objective: found["mean"] for objective, found in study.brute(20, 1).items()}
+    assert {*regrets} == {"turnaround", "makespan"} and max(regrets.values()) <= 0.01, regrets
 
 
 @pytest.mark.parametrize("objective, value", [("turnaround", turnaround), ("makespan", makespan)])

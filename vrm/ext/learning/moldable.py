@@ -4,11 +4,13 @@ Each second on a core delays other jobs: the waiting ones, and future ones, whos
 a core second has a price (`SIGN`), and the best number of ranks has the least sum of run time and price, by the scaling
 curve of the program. The load varies the numbers of ranks, so curves are learned without extra runs. If the best number
 is not free, a job starts on fewer ranks if that is better than waiting. For the earliest last end (`makespan`), jobs
-take the least capacity while many jobs wait; for up to FEW jobs, a list schedule determines the best numbers of ranks.
+take the least capacity while many jobs wait. For up to FEW jobs, the best numbers of ranks are searched for by
+simulating the queue: under `makespan`, and for the mean of wait and run if no job came after the first decision.
 
 Jobs start under EASY, ordered by the capacity that they take (size times seconds), least first; under `makespan`,
-longest first. No job starves: a job that has waited PATIENCE times its walltime is ordered before those that have not,
-in queue order, its number of ranks is then fixed, and later starts do not delay it.
+longest first. No job starves: once a job was submitted after the first decision, a job that has waited PATIENCE times
+its walltime is ordered before those that have not, in queue order, its number of ranks is then fixed, and later starts
+do not delay it.
 
 A job's walltime applies to the number of ranks that it requests. On fewer ranks it is longer in proportion, on more it
 is the same: so it is long enough for every program that does not take longer on more ranks. """
@@ -20,7 +22,7 @@ import itertools
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from vrm.ext.learning.curves import Curves, ExpectedTime, input_key
 from vrm.ext.learning.list_schedules import backfilled, finishes
@@ -37,17 +39,18 @@ SIGN = 8
 """Number of future jobs, each waiting equally long, that one waiting job indicates."""
 
 PATIENCE = 2
-"""A job that has waited this multiple of its walltime is ordered before all younger jobs."""
+"""A job that has waited this multiple of its walltime is ordered before all younger jobs, if jobs are submitted after
+the first decision."""
 
 FEW = 10
-"""Maximum number of waiting jobs for which `makespan` determines the numbers of ranks with a list schedule."""
+"""Maximum number of waiting jobs for which the queue is simulated to choose numbers of ranks."""
 
 EARLIER = 1e-3
 """Weight of a second of the mean end under `makespan`: among plans with the same last end, prefer the one that frees
 capacity earlier."""
 
-PASSES = 4
-"""Maximum number of rounds of that search."""
+TRIALS = 5000
+"""Maximum number of plans that one search compares; each takes about 0.02 ms."""
 
 TURNAROUND, MAKESPAN, EFFICIENCY = "turnaround", "makespan", "efficiency"
 OBJECTIVES = (TURNAROUND, MAKESPAN, EFFICIENCY)
@@ -58,6 +61,9 @@ least `floor`."""
 FORGETS = 0.9995
 """Factor by which earlier queue lengths lose weight at each decision."""
 
+
+Plan = list[tuple[Job, "RankOption"]]
+"""Jobs with the option that is chosen for each."""
 
 Ends = Sequence[tuple[float, int]]
 """Likely ends of running jobs (seconds), with the units that become free then, earliest first."""
@@ -86,7 +92,8 @@ class RankOption(NamedTuple):
 @dataclass(frozen=True)
 class WidthChoice:
     """The choice of `ranks` for a job. `options` holds pairs of a number of ranks and the expected seconds on it,
-    with their range; `gives` holds run time plus price of each, in seconds (None: the objective is another)."""
+    with their range; `gives` holds, in seconds, run time plus price of each, or if plans were compared the value of the
+    objective with each (None: neither)."""
 
     ranks: int
     options: tuple[tuple[int, ExpectedTime], ...]
@@ -139,6 +146,9 @@ class Moldable(Easy):
         self._running: dict[int, float] = {}  # likely run times of running jobs (seconds), by id
         self._asked: dict[int, Job] = {}  # running jobs as they were submitted
         self._known_ends: tuple[float, int, Ends] = math.nan, 0, ()  # time, generation of the cluster, likely ends
+        self._arrivals = False  # whether a job was submitted after the first decision
+        self._gives: dict[int, tuple[float, ...]] = {}  # by job: the objective with each of its options, if searched for
+        self._prices = True  # whether the price of a core determines the numbers of ranks
         self._units = 1  # size of the whole machine
         self._price = 0.0  # seconds that one unit taken for one second costs other jobs
 
@@ -202,6 +212,8 @@ class Moldable(Easy):
         self._begun = min(self._begun, now)
         self._units = _whole(view, policy)
         mean, later = self._queued.mean(now), self._later(jobs)
+        self._arrivals = self._arrivals or later > 0
+        self._prices = self.objective == TURNAROUND and (self._arrivals or len(jobs) > FEW)
         self._set_price(mean, len(jobs), later)
         waits = {job.id for job in jobs}
         self._options = {job_id: known for job_id, known in self._options.items() if job_id in waits}
@@ -209,7 +221,7 @@ class Moldable(Easy):
             self._old = None
         plan = self._plan(now, jobs, view, policy)
         for at, (job, option) in enumerate(plan[:heads]):
-            if self.objective == TURNAROUND:  # each start reduces the number of waiting jobs
+            if self._prices:  # each start reduces the number of waiting jobs
                 self._set_price(mean, len(jobs) - at, later)
                 option = self._pick(job, policy)
             chosen = self._chosen(now, job, option, self._allowed(job, policy), view, policy)
@@ -227,6 +239,11 @@ class Moldable(Easy):
         if not any(job.more.get(RANKS) for job in waiting):
             return super().reservations(now, waiting, view, policy)
         return {self._old[0]: self._old[2]} if self._old is not None and self._old[2] < math.inf else {}
+
+    def _is_old(self, now: float, job: Job) -> bool:
+        """Return whether a job has waited PATIENCE times its walltime, so that no younger job is ordered before it;
+        False as long as no job was submitted after the first decision: then none can starve."""
+        return self._arrivals and now - job.submit >= PATIENCE * job.walltime
 
     def _set_price(self, mean: float, waiting: int, later: int) -> None:
         """Set the price from the numbers of `waiting` jobs and of those submitted `later` than the first decision, both
@@ -257,11 +274,11 @@ class Moldable(Easy):
         self._known_ends = now, view.generation, sorted(found)
         return self._known_ends[2]
 
-    def _behind(self, now: float, head: Job, option: RankOption, plan: Sequence[tuple[Job, RankOption]], view: Cluster,
+    def _behind(self, now: float, head: Job, option: RankOption, plan: Plan, view: Cluster,
                 policy: CountingPolicy) -> Starts:
         """Yield the jobs behind a head that does not fit that start now without delaying it."""
         reserved = self.reserve(option.job, now, view, policy)
-        if _old(now, head):
+        if self._is_old(now, head):
             self._old = head.id, option, reserved[-1].time
 
         def candidates() -> Iterator[Job]:
@@ -292,7 +309,7 @@ class Moldable(Easy):
         room = _room(view, policy)
         options = [option for option in may if option.size <= room]
         chosen = best
-        if self.objective == TURNAROUND and options and best not in options:
+        if self._prices and options and best not in options:
             other = min(options, key=self._cost)
             start = finishes(now, room, self._likely_ends(now, view, policy), [(best.size, 0.0)])[0]
             chosen = other if self._cost(other) < start - now + self._cost(best) else best
@@ -300,14 +317,13 @@ class Moldable(Easy):
         if chosen in options and len(every) > 1:
             self.choices[job.id] = WidthChoice(
                 chosen.job.procs, tuple((option.job.procs, option.expected) for option in every),
-                tuple(map(self._cost, every)) if self.objective == TURNAROUND else None, self.objective)
+                tuple(map(self._cost, every)) if self._prices else self._gives.get(job.id), self.objective)
         return chosen
 
-    def _plan(self, now: float, jobs: Sequence[Job], view: Cluster, policy: CountingPolicy
-              ) -> list[tuple[Job, RankOption]]:
+    def _plan(self, now: float, jobs: Sequence[Job], view: Cluster, policy: CountingPolicy) -> Plan:
         """Return the waiting jobs on their best numbers of ranks, in the order in which they are to start."""
-        plan = [(job, self._pick(job, policy)) for job in jobs]
-        if self.objective == MAKESPAN and len(jobs) <= FEW:
+        plan, self._gives = [(job, self._pick(job, policy)) for job in jobs], {}
+        if len(jobs) <= FEW and self.objective != EFFICIENCY and not self._prices:
             plan = self._improved(now, plan, view, policy)
         return self._ordered(now, plan)
 
@@ -320,37 +336,46 @@ class Moldable(Easy):
         options = self._allowed(job, policy)
         return self._efficient(options) if self.objective == EFFICIENCY else min(options, key=self._cost)
 
-    def _ordered(self, now: float, plan: Sequence[tuple[Job, RankOption]]) -> list[tuple[Job, RankOption]]:
+    def _ordered(self, now: float, plan: Plan) -> Plan:
         """Sort by priority, then jobs that have waited long in unchanged order, then the others by the capacity that
         they take (`makespan`: longest first)."""
         longest = self.objective == MAKESPAN
         return sorted(plan, key=lambda each: (
-            -each[0].priority, -math.inf if _old(now, each[0]) else -each[1].seconds if longest else each[1].taken))
+            -each[0].priority,
+            -math.inf if self._is_old(now, each[0]) else -each[1].seconds if longest else each[1].taken))
 
-    def _improved(self, now: float, plan: list[tuple[Job, RankOption]], view: Cluster, policy: CountingPolicy
-                  ) -> list[tuple[Job, RankOption]]:
-        """Improve a plan by changing the numbers of ranks of one or two jobs at a time, in at most PASSES rounds."""
+    def _improved(self, now: float, plan: Plan, view: Cluster, policy: CountingPolicy) -> Plan:
+        """Return the best of two plans that are improved by simulating the queue: the given one, and each job on its
+        fastest number of ranks."""
         free, ends = _room(view, policy), self._likely_ends(now, view, policy)
 
-        def value(plan: list[tuple[Job, RankOption]]) -> float:
+        def value(plan: Plan) -> float:
             work = [(option.size, option.seconds) for _, option in self._ordered(now, plan)]
             found = backfilled(now, free, ends, work)
-            return max(found) - now + EARLIER * (sum(found) / len(found) - now)
+            mean = sum(found) / len(found) - now
+            return mean if self.objective == TURNAROUND else max(found) - now + EARLIER * mean
 
         every = [self._allowed(job, policy) for job, _ in plan]
-        best = value(plan)
-        for number in (1, 1, 2) * PASSES:
+        fastest = [(job, min(options, key=lambda option: option.seconds)) for (job, _), options in zip(plan, every)]
+        best = min((self._climbed(each, every, value) for each in (plan, fastest)), key=value)
+        self._gives = {job.id: tuple(value([*best[:at], (job, option), *best[at + 1:]]) for option in
+                                     self.options(job, policy)) for at, (job, _) in enumerate(best)}
+        return best
+
+    @staticmethod
+    def _climbed(plan: Plan, every: Sequence[Sequence[RankOption]], value: Callable[[Plan], float]) -> Plan:
+        """Improve a plan by changing the numbers of ranks of one or two jobs at a time, while that helps, with at most
+        TRIALS plans."""
+        best, before, left = value(plan), math.inf, TRIALS
+        while best < before and left:
             before = best
-            for places in itertools.combinations(range(len(plan)), number):
-                for chosen in itertools.product(*(every[at] for at in places)):
-                    trial = list(plan)
-                    for at, option in zip(places, chosen):
-                        trial[at] = plan[at][0], option
-                    found = value(trial)
-                    if found < best - 1e-9:
-                        best, plan = found, trial
-            if number == 2 and best == before:
-                break
+            for change in itertools.islice(_changes(every), left):
+                trial = list(plan)
+                for at, option in change:
+                    trial[at] = plan[at][0], option
+                found, left = value(trial), left - 1
+                if found < best - 1e-9:
+                    best, plan = found, trial
         return plan
 
     def _efficient(self, options: Sequence[RankOption]) -> RankOption:
@@ -372,9 +397,12 @@ class Moldable(Easy):
         return twin
 
 
-def _old(now: float, job: Job) -> bool:
-    """Return whether a job has waited PATIENCE times its walltime, so that no younger job is ordered before it."""
-    return now - job.submit >= PATIENCE * job.walltime
+def _changes(every: Sequence[Sequence[RankOption]]) -> Iterator[Sequence[tuple[int, RankOption]]]:
+    """Yield changes of a plan, as places and their options: of one job (twice), then of two."""
+    for number in (1, 1, 2):
+        for places in itertools.combinations(range(len(every)), number):
+            for chosen in itertools.product(*(every[at] for at in places)):
+                yield [*zip(places, chosen)]
 
 
 def _room(view: Cluster, policy: CountingPolicy) -> int:
