@@ -147,7 +147,7 @@ class Moldable(Easy):
         self._asked: dict[int, Job] = {}  # running jobs as they were submitted
         self._known_ends: tuple[float, int, Ends] = math.nan, 0, ()  # time, generation of the cluster, likely ends
         self._arrivals = False  # whether a job was submitted after the first decision
-        self._gives: dict[int, tuple[float, ...]] = {}  # by job: the objective with each of its options, if searched for
+        self._gives: dict[int, tuple[float, ...]] = {}  # by job: the objective with each option, if compared
         self._prices = True  # whether the price of a core determines the numbers of ranks
         self._units = 1  # size of the whole machine
         self._price = 0.0  # seconds that one unit taken for one second costs other jobs
