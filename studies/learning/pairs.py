@@ -10,6 +10,9 @@ only thing that is learned from are the lines of `jobs.csv`: when which job ran 
 First N jobs run with a heatmap that is learned anew after each 20 of them. Then other jobs run with what was learned, and
 the same jobs with the full heatmap, with no heatmap (and no order of partners), and under compact, which shares no nodes. Printed are the mean error of the
 speed-ups of all pairs of the pool, of those that were seen and of others, how many of them lie within their interval of 80 %, and the makespans.
+
+What the runs can show at all: a run is one equation, and each seen pair and each load's time alone is an unknown one. Printed is the
+mean error if each load had run alone as well, and if the speed-ups of all seen pairs were known exactly.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from typing import Any
 
 from vrm.api import Machine, Measurements, Recording, Rules, Submission, simulate
 from vrm.ext.learning.learned_jobs import LearnedJob, learned
-from vrm.ext.learning.pairs.co_runs import co_runs
+from vrm.ext.learning.pairs.co_runs import ALONE, CoRun, co_runs
 from vrm.ext.learning.pairs.heatmap import speedups_of
 from vrm.ext.learning.pairs.model import PairModel
 from vrm.ext.measured.heatmap_files import read
@@ -92,15 +95,32 @@ def run(jobs: list[Submission], pool: Speedups, heatmap: Heatmap | None, nodes: 
     return [job for job in (learned(row, name) for row in rows) if job is not None], outcome
 
 
-def learn(pool: Speedups, number: int, nodes: int, seed: int, order: str = "partners") -> PairModel:
-    """What is known after so many jobs: the manager learns anew after each BATCH that has come."""
+def observed(pool: Speedups, number: int, nodes: int, seed: int, order: str = "partners") -> list[CoRun]:
+    """The runs of so many jobs: the manager learns anew after each BATCH that has come."""
     jobs, known = workload(pool, number, seed), list[LearnedJob]()
     model = PairModel()
     for begin in range(0, number, BATCH):
         heatmap = speedups_of(model).heatmap() if model.loads else Heatmap({})
         known += run(jobs[begin:begin + BATCH], pool, heatmap, nodes, "strip", f"run{begin}", order)[0]
         model = PairModel(co_runs(known))
-    return model
+    return co_runs(known)
+
+
+def learn(pool: Speedups, number: int, nodes: int, seed: int, order: str = "partners") -> PairModel:
+    """What is known after so many jobs."""
+    return PairModel(observed(pool, number, nodes, seed, order))
+
+
+def bounds(runs: list[CoRun], model: PairModel, pool: Speedups) -> dict[str, float]:
+    """The number of unknowns, and the errors if more were known than the runs show."""
+    alone = {run.load: CoRun(run.load, run.work, ((sum(seconds * min(
+        pool.pairs[run.load][other] if other else 1.0 for other in company) for seconds, company in run.parts),
+        frozenset({ALONE})),)) for run in runs}
+    exact = [CoRun(load, load, ((SAME_TIME / speed, frozenset({other})),)) for load, other, speed in (
+        *((load, ALONE, 1.0) for load in model.loads), *((*pair, pool.pairs[pair[0]][pair[1]]) for pair in model.seen))]
+    return {"runs": len(runs), "unknown": len(model.seen) + len({run.work for run in runs}),
+            "error, alone known": errors(PairModel([*alone.values(), *runs]), pool)["error"],
+            "error, seen known": errors(PairModel(exact), pool)["error"]}
 
 
 def errors(model: PairModel, pool: Speedups) -> dict[str, float]:
@@ -120,8 +140,9 @@ def errors(model: PairModel, pool: Speedups) -> dict[str, float]:
 
 def study(pool: Speedups, arguments: argparse.Namespace, seed: int) -> dict[str, Any]:
     """One seed: errors, and makespans of other jobs."""
-    model = learn(pool, arguments.jobs, arguments.nodes, seed, arguments.order)
-    jobs, found = workload(pool, arguments.test, 1000 + seed), dict[str, Any](errors(model, pool))
+    runs = observed(pool, arguments.jobs, arguments.nodes, seed, arguments.order)
+    model = PairModel(runs)
+    jobs, found = workload(pool, arguments.test, 1000 + seed), {**errors(model, pool), **bounds(runs, model, pool)}
     least = arguments.least
     for name, heatmap, policy, order in (("learned", speedups_of(model).heatmap(least), "strip", arguments.order),
                                          ("full", pool.heatmap(least), "strip", arguments.order),

@@ -140,6 +140,17 @@ def test_after_100_simulated_jobs_the_learned_heatmap_is_as_good_as_the_full_one
 
 
 @pytest.mark.slow
+def test_what_runs_cannot_show() -> None:
+    """The study's errors if more were known: no run time says how fast a load is that never was alone."""
+    study, pool = _study(), made_up(3, 16)
+    runs = study.observed(pool, 40, 20, 3)
+    model = PairModel(runs)
+    found = study.bounds(runs, model, pool)
+    assert found["runs"] == len(runs) == 40 and found["unknown"] == len(model.seen) + len(model.loads)
+    assert found["error, seen known"] < study.errors(model, pool)["error"] > found["error, alone known"]
+
+
+@pytest.mark.slow
 def test_few_partners_are_better_than_the_best_one_first() -> None:
     """Of jobs of one size: a job on nodes of several partners is as slow as next to the worst, and slows all."""
     study, found = _study(), list[tuple[float, float, float]]()
