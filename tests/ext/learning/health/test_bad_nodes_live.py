@@ -29,6 +29,12 @@ PROGRAM = """#!/bin/sh
 case $(hostname) in n2) exec sleep 1.5 ;; *) exec sleep 1 ;; esac
 """
 
+COMPUTES = f"""#!{sys.executable} -S
+import time
+while time.process_time() < 0.6:
+    pass
+"""
+
 
 @contextlib.contextmanager
 def throttled(testbed: Testbed, node: str, part: float) -> Iterator[bool]:
@@ -73,17 +79,41 @@ def vrm(testbed: Testbed, root: Path, *words: str, limit: float = 120.0) -> subp
                         env={"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"})
 
 
-def test_a_slow_node_of_the_test_cluster(four: Testbed, tmp_path: Path) -> None:
-    root = tmp_path / "site"
+def site_of(root: Path, program: str, jobs: int) -> dict[str, Any]:
+    """Write a site of four nodes and a queue; return the configuration."""
     (root / "bin").mkdir(parents=True)
-    (root / "bin" / "step").write_text(PROGRAM)
+    (root / "bin" / "step").write_text(program)
     (root / "bin" / "step").chmod(0o755)
     (root / "hosts").write_text("n0\nn1\nn2\nn3\n")
     config: dict[str, Any] = {
         "Applications": {"Path": "bin", "Queue": "queue"}, "Hosts": {"File": "hosts", "Reach": "ssh", "Quarantine": "on"},
         "Allocation": {"Policy": "compact"}, "Launcher": {"Kind": "direct"}, "Learning": {"Store": str(root / "store")}}
     (root / "vrm.yaml").write_text(yaml.safe_dump(config))
-    (root / "queue").write_text("step 1 60 0\n" * 48 + "end\n")
+    (root / "queue").write_text("step 1 60 0\n" * jobs + "end\n")
+    return config
+
+
+def test_a_node_with_less_cpu_time_is_in_quarantine_within_8_runs(tmp_path: Path) -> None:
+    """The kernel limits a node to a tenth of a core, and the jobs compute. All nodes share the cores of this machine,
+    so that a limit of 80 % of a core would change nothing."""
+    reason = missing(slurm=False)
+    if reason:
+        pytest.skip(reason)
+    root = tmp_path / "site"
+    site_of(root, COMPUTES, 64)
+    with (Testbed(nodes=4, sockets=1, cores=1, slurm=False, directory=tmp_path / "cluster") as four,
+          throttled(four, "n2", 0.1) as limited):
+        if not limited:
+            pytest.skip(f"control groups in {CONTROLLER} cannot be made here")
+        done = vrm(four, root, "run", limit=300.0)
+    rows = list(read_jobs(root / "logs" / "jobs.csv"))
+    assert len(rows) == 64 and sum(row.nodes == "n2" for row in rows) <= 8, done.stdout + done.stderr
+    assert "node n2 is in quarantine, slow" in done.stdout
+
+
+def test_a_slow_node_of_the_test_cluster(four: Testbed, tmp_path: Path) -> None:
+    root = tmp_path / "site"
+    config = site_of(root, PROGRAM, 48)
     with throttled(four, "n2", 0.1) as limited:
         done = vrm(four, root, "run")
         assert done.returncode == 0, done.stdout + done.stderr
