@@ -6,6 +6,9 @@ import importlib.util
 import itertools
 import math
 import random
+import re
+import subprocess
+import sys
 from pathlib import Path
 from statistics import fmean
 from types import ModuleType
@@ -246,3 +249,13 @@ def test_it_is_shown_and_used_live(site: Any) -> None:
     assert written.returncode == 0 and "learned" in (site.root / "pairs.csv").read_text()
     again = site.run("heatmap", "show", str(site.root / "pairs.csv"))
     assert again.stdout.splitlines()[:5] == shown.stdout.splitlines()[:5]
+
+
+@pytest.mark.slow
+def test_the_live_study_runs(site: Any) -> None:
+    site.program("one.x", "exit 0\n")
+    site.program("two.x", "exit 0\n")
+    done = subprocess.run([sys.executable, str(STUDY.with_name("live.py")), "--out", str(site.root / "out"), "--programs", str(
+        site.root / "bin"), "--jobs", "2", "--rounds", "1", "--emulate", "2:1:2"], env=site.env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"strip, learned against exclusive compact: throughput .* the worst; 0 jobs failed\n", done.stdout)
