@@ -224,6 +224,12 @@ def test_a_session_from_nothing_to_results(cluster: Cluster, tmp_path: Path) -> 
     assert (cluster.home / "logs/solve.0.o").read_text().endswith("more\n")
     assert cluster.on("fetch", "nothing").returncode == 2
 
+    cluster.ssh("mkdir site; cd site; printf '%s\\n' 'n0|p*|2|idle|1-00:00:00' > sinfo; : > squeue; "
+                "printf '%s\\n' 'Applications: {Path: ., Any: true, Queue: queue}' > vrm.yaml; echo '/bin/sleep 1 600' > queue")
+    plan = cluster.on("plan", "--squeue", "squeue", "--sinfo", "sinfo", "--members", "4", "--json", host="cluster:site")
+    assert plan.returncode == 0, plan.stderr
+    assert json.loads(plan.stdout)["requests"][0]["nodes"] == 1
+
     batch = cluster.testbed.exec("login", [*CLI, "cluster:work"], cluster.env, cwd=cluster.home)
     assert (batch.returncode, batch.stdout) == (0, "")
 
