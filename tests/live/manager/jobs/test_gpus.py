@@ -525,13 +525,11 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
 
 @pytest.mark.testbed
 @pytest.mark.slow
-@pytest.mark.parametrize("options, wanted", [
-    (["--gres=gpu:2"], {"n0": [0, 1], "n1": [0, 1]}),
-    (["--gpus=5"], {"n0": [0, 1, 2, 3], "n1": [0]}),
-    (["--exclusive"], {"n0": [0, 1, 2, 3], "n1": [0, 1, 2, 3]}),
-    ([], {}),
+@pytest.mark.parametrize("kind, mpirun, options, wanted", [
+    *((*launcher, ["--gpus=5"], {"n0": [0, 1, 2, 3], "n1": [0]}) for launcher in [*LAUNCHERS, ("srun", "auto")]),
+    *((kind, "auto", options, wanted) for kind in ("direct", "srun") for options, wanted in (
+        (["--gres=gpu:2"], {"n0": [0, 1], "n1": [0, 1]}), (["--exclusive"], {"n0": [0, 1, 2, 3], "n1": [0, 1, 2, 3]}), ([], {}))),
 ])
-@pytest.mark.parametrize("kind, mpirun", [*LAUNCHERS, ("srun", "auto")])
 def test_what_slurm_grants_is_used(slurm: Testbed, tmp_path: Path, kind: str, mpirun: str,
                                    options: Sequence[str], wanted: Mapping[str, list[int]]) -> None:
     """On all nodes, and under each launcher steps have the GPUs of their nodes."""
