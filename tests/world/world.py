@@ -454,6 +454,8 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
             if fault.kind in BEYOND:
                 self.history.trouble_beyond = max(self.history.trouble_beyond, K.now + 60.0)
                 self.history.unlinked(victim.host.name if victim.host is not K.home else "")
+                if fault.kind == "agent":  # that of the manager's machine, which is left out if another one does not come
+                    self.history.unlinked(K.home.name)
             self.history.lost_supervisor(victim)
             K.signal(victim, KILL)
         return bool(victims)

@@ -23,6 +23,7 @@ from vrm.live.site.programs import WantedProgram, foreign
 from vrm.live.site.setup import Site
 from vrm.model import Booking, Cluster, Job, JobState, Placement
 from vrm.model.quantities import fold
+from vrm.model.sharing.core_share import NOBODY
 from vrm.run.journal import codec
 from vrm.run.requeue import stopped, ended_unsuccessfully, with_dependents
 from vrm.run.entry import REMOVED, DroppedJob, JobStateError
@@ -189,11 +190,13 @@ class Recovery(Part):
         """Return the sort key for taking jobs over.
 
         An ended job comes last: its cores may have another job by now, because the earlier manager had recorded the
-        start of that job but not the end of this one. A job that lost its supervisor may still run; of several on the
-        same cores only the one that was started last can.
+        start of that job but not the end of this one. Not so a job that lends cores to another one, which has them as
+        long as it is there. A job that lost its supervisor may still run; of several on the same cores only the one
+        that was started last can.
         """
         job, start, found = looked
-        if found.what in (recovery.RUNNING, recovery.ELSEWHERE) or job.id in self.live.state.lends.shares:
+        lends = any(each.borrower != NOBODY for each in self.live.state.lends.of_lender(job.id))
+        if found.what in (recovery.RUNNING, recovery.ELSEWHERE) or lends:
             return 0, 0.0
         return (1, -start["time"]) if found.what == recovery.LOST else (OVER, 0.0)
 
