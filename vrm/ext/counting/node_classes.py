@@ -117,8 +117,7 @@ class EasyOnClasses(WithEasy):
         return filled
 
     def _next(self, jobs: list[CountedJob], place: int, now: float) -> int:
-        """Return the index, from `place` on, of the first job that may start; the length of `jobs` if there
-        is none. All jobs have the same size and classes."""
+        """Do the same for jobs of the same size and classes."""
         number, shadow = len(jobs), self._shadow
         outside = sum(self._free[at] for at in self._classes[jobs[0].number] if at not in self._head)
         if jobs[0].size - outside > self._spare:  # and later in this step, less of the other classes is free
