@@ -729,9 +729,10 @@ def judge(world: World) -> None:
 
 def _judge_job(world: World, entry: Any, row: Any, runs: list[Run]) -> None:
     history, job, state = world.history, entry.job.id, entry.state.value
+    first = job - (entry.details.index or 0)  # Slurm's commands take the id of an array's first job for all of them
     asked = {act.kind for act in world.plan.acts if act.value in (job, "all")} | {
         {"scancel": "cancel"}.get(act.value[0], act.value[1]) for act in world.plan.acts
-        if act.kind == "slurm" and act.value[-1] == str(job)}
+        if act.kind == "slurm" and act.value[-1] in (str(job), str(first))}
     for run in runs[:-1]:
         if run.clean and run.code == 0 and "requeue" not in asked:
             history.say(f"job {job} ended well, and ran again: {runs}")
@@ -778,7 +779,7 @@ def _judge_job(world: World, entry: Any, row: Any, runs: list[Run]) -> None:
             state == "failed" and unknown) or (
                 state == "timeout" and (job in history.unguarded or history.stalled)) or (
                 state in ("failed", "timeout") and job in history.loose) or (
-                (state == "timeout" or " is down" in row.reason) and bool(world.plan.hosts)
+                (state == "timeout" or " is down" in row.reason or " was lost" in row.reason) and bool(world.plan.hosts)
                 and history.trouble_beyond > 0.0)  # it is unknown whether it ran
         if not allowed:
             history.say(f"job {job} is {state} ({row.reason}), and it never ran")
