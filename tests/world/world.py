@@ -301,6 +301,9 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
         if K.disk.trouble and act.kind in ("append", "insert", "edit"):
             K.at(K.now + 1.0, lambda: self._act(at, act))
             return
+        if act.kind == "insert" and any(process.role == "editor" for process in K.processes.values() if not process.dead):
+            K.at(K.now + 0.1, lambda: self._act(at, act))  # users edit a file one after the other
+            return
         body = {"append": self._append, "insert": self._insert, "term": self._term, "edit": self._edit_script}.get(act.kind)
         if body is not None:
             actors.user("editor", lambda: self._edit(body, act))
