@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from collections.abc import Sequence
 
 if TYPE_CHECKING:
-
     from vrm.run.rundir import RunDirectory
 
 

@@ -117,7 +117,7 @@ class EasyOnClasses(WithEasy):
         return filled
 
     def _next(self, jobs: list[CountedJob], place: int, now: float) -> int:
-        """Do the same for jobs of the same size and classes."""
+        """See `WithEasy._next`. All jobs have the same size and classes; units outside the head's classes are spare."""
         number, shadow = len(jobs), self._shadow
         outside = sum(self._free[at] for at in self._classes[jobs[0].number] if at not in self._head)
         if jobs[0].size - outside > self._spare:  # and later in this step, less of the other classes is free
