@@ -434,7 +434,7 @@ class History:
             self.say(f"{run} was to be ended since {due - 1000:.3f}, and nobody has ended it")
 
     def intents(self) -> None:
-        """Record the end of a manager: programs that it was about to end count as ended by it."""
+        """Record that programs which the manager was about to end, and whose ends it has not recorded, count as ended by it."""
         last = self._last(self.known(), _INTENT)
         for job, runs in self.runs.items():
             runs[-1].signalled |= last.get(job) == b"intent"

@@ -629,8 +629,14 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
         if process.host is not K.home or process.role in ("relay", "ssh"):
             self.history.trouble_beyond = max(self.history.trouble_beyond, K.now + 60.0)
         K.signal(process, 19)
-        K.at(K.now + fault.value, lambda: K.signal(process, 18))
+        K.at(K.now + fault.value, lambda: self._resume(process))
         return True
+
+    def _resume(self, process: Process) -> None:
+        """Let a stopped process continue. If it hid the end of a program, vrm could not know that the program had ended before
+        the manager was about to end it."""
+        self.history.intents()
+        K.signal(process, 18)
 
     def _do_fork(self, fault: Fault) -> None:
         K.note("fault: no processes")

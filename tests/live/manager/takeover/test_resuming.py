@@ -215,3 +215,25 @@ def test_a_job_has_the_cores_of_an_ended_one_that_had_lent_some_to_nobody(root: 
     assert managed.live.running[1].former is None and managed.live.cluster.bookings.keys() == {1}
     assert states(managed) == ["completed", "running"]
     managed.close()
+
+
+def test_a_job_has_a_node_of_an_ended_lender_whose_borrower_runs_on_another(root: Path, other: OtherSession) -> None:
+    """The end of the lender was not recorded; its borrower and the job that got its other node go on."""
+    before = Managed(root, "ok.x 2 9 0 cores=4 malleable=1", "ok.x 2 9 0", "ok.x 4 9 0")
+    record = before.live.journal.append
+    record("start", id=0, time=1.0, backfilled=False, placement={"taken": "0xff", "procs": 2, "width": 4})
+    record("lend", number=1, id=0, to=1, cores="0xc", time=1.0, until=None)
+    record("lent", number=1, id=0, time=1.0)
+    record("start", id=1, time=1.0, backfilled=False, placement={"taken": "0xc", "procs": 2, "width": 1, "lent": [[0, "0xc"]]})
+    record("start", id=2, time=2.0, backfilled=False, placement={"taken": "0xf0", "procs": 4, "width": 1})
+    before.close()
+    leave_end(before, 0)
+    here = before.live.place
+    for job in (1, 2):
+        before.run.marker(job).write_text(json.dumps({
+            "id": job, "pid": other.sid, "started": other.started, "boot": here.boot, "host": here.host, "time": 0.0}) + "\n")
+    managed = Managed(root, now=3.0)
+    managed.manager.recovery.look(3.0, True)
+    assert all(managed.live.running[job].former is None for job in (1, 2)) and managed.live.cluster.bookings.keys() == {1, 2}
+    assert states(managed) == ["completed", "running", "running"]
+    managed.close()

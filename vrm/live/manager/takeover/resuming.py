@@ -23,7 +23,6 @@ from vrm.live.site.programs import WantedProgram, foreign
 from vrm.live.site.setup import Site
 from vrm.model import Booking, Cluster, Job, JobState, Placement
 from vrm.model.quantities import fold
-from vrm.model.sharing.core_share import NOBODY
 from vrm.run.journal import codec
 from vrm.run.requeue import stopped, ended_unsuccessfully, with_dependents
 from vrm.run.entry import REMOVED, DroppedJob, JobStateError
@@ -34,8 +33,9 @@ from vrm.run.journal.history import RunHistory
 from vrm.scheduling import Start
 from vrm.system.errors import RunError
 
-OVER = 2
-"""Last place in the order of taking over: jobs that have ended or have not begun."""
+FIRST, RUNNING, LOST, OVER = range(4)
+"""Order of taking jobs over: ended lenders with their borrowers, running jobs, jobs without a supervisor, and jobs that have
+ended or have not begun."""
 
 MOST_SAID = 5
 """Maximum number of messages about jobs that are refused again."""
@@ -177,28 +177,43 @@ class Recovery(Part):
 
     def _take_over_all(self, past: RunHistory) -> None:
         """Follow all jobs that an earlier manager started, or record how they ended. Running borrowers get the cores
-        that ended lenders left to them before an ended job gets the same cores back."""
+        that ended lenders left to them before another job gets the same cores."""
         intents = dict(self.live.state.intents)
-        looked = sorted(((job, start, self._look(job.id, start["time"])) for job, start in past.running), key=self._order)
-        for order, group in groupby(looked, key=lambda each: self._order(each)[0]):
+        looked = [(job, start, self._look(job.id, start["time"])) for job, start in past.running]
+        lenders, early = self._ended_lenders({job.id: found.what for job, _, found in looked})
+
+        def order(each: tuple[Job, StartRecord, recovery.Recovered]) -> tuple[int, float]:
+            job, start, found = each
+            return (FIRST, 0.0) if job.id in early else self._order(start, found)
+
+        for stage, group in groupby(sorted(looked, key=order), key=lambda each: order(each)[0]):
             for job, start, found in group:
                 self._take_over(job, start, found, *intents.get(job.id, ("", math.inf)))
-            if order < OVER:
+            if stage == FIRST:
+                for running in [self.live.running[job_id] for job_id in lenders]:
+                    self._look_at_marker(running)  # the cores that it did not lend may have a job that runs
+            if stage < OVER:
                 self._pass_to_borrowers(past.rooms)
 
-    def _order(self, looked: tuple[Job, StartRecord, recovery.Recovered]) -> tuple[int, float]:
-        """Return the sort key for taking jobs over.
+    def _ended_lenders(self, found: Mapping[int, str]) -> tuple[list[int], set[int]]:
+        """Return the jobs that have ended and lend cores to jobs that may run; and these borrowers with all that lend to
+        them. `found`: what was found of each job."""
+        loans = [each for job_id in found for each in self.live.state.lends.of_lender(job_id)]
+        lenders = [each.lender for each in loans if found[each.lender] == recovery.ENDED and found.get(each.borrower) in
+                   (recovery.RUNNING, recovery.ELSEWHERE, recovery.LOST)]
+        borrowers = {each.borrower for each in loans if each.lender in lenders}
+        return list(dict.fromkeys(lenders)), borrowers | {each.lender for each in loans if each.borrower in borrowers}
+
+    def _order(self, start: StartRecord, found: recovery.Recovered) -> tuple[int, float]:
+        """Return the sort key for taking a job over.
 
         An ended job comes last: its cores may have another job by now, because the earlier manager had recorded the
-        start of that job but not the end of this one. Not so a job that lends cores to another one, which has them as
-        long as it is there. A job that lost its supervisor may still run; of several on the same cores only the one
-        that was started last can.
+        start of that job but not the end of this one. A job that lost its supervisor may still run; of several on the
+        same cores only the one that was started last can.
         """
-        job, start, found = looked
-        lends = any(each.borrower != NOBODY for each in self.live.state.lends.of_lender(job.id))
-        if found.what in (recovery.RUNNING, recovery.ELSEWHERE) or lends:
-            return 0, 0.0
-        return (1, -start["time"]) if found.what == recovery.LOST else (OVER, 0.0)
+        if found.what in (recovery.RUNNING, recovery.ELSEWHERE):
+            return RUNNING, 0.0
+        return (LOST, -start["time"]) if found.what == recovery.LOST else (OVER, 0.0)
 
     def _take_over(self, job: Job, start: StartRecord, found: recovery.Recovered, intent: str, told: float) -> None:
         """Follow a job that an earlier manager started, or record how it ended, according to `found`. With an `intent`
