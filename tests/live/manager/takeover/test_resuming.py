@@ -171,6 +171,13 @@ def leave_end(managed: Managed, job: int) -> None:
     managed.run.status(job).write_text(f"{json.dumps(marker)}\n{json.dumps(status)}\n")
 
 
+def leave_marker(managed: Managed, job: int, session: OtherSession) -> None:
+    """What the supervisor of a job leaves that runs, in this session."""
+    here = managed.live.place
+    managed.run.marker(job).write_text(json.dumps({
+        "id": job, "pid": session.sid, "started": session.started, "boot": here.boot, "host": here.host, "time": 0.0}) + "\n")
+
+
 def test_who_has_borrowed_and_ended_has_no_cores_of_its_lender_any_more(root: Path) -> None:
     """Another one, whose end was not recorded, has them (seed 795848797857 of the world): they were free for two others."""
     malleable = "ok.x 1 9 0 cores=4 malleable=1"
@@ -207,9 +214,7 @@ def test_a_job_has_the_cores_of_an_ended_one_that_had_lent_some_to_nobody(root: 
     record("start", id=1, time=2.0, backfilled=False, placement={"taken": "0xf", "procs": 4, "width": 1})
     before.close()
     leave_end(before, 0)
-    here = before.live.place
-    before.run.marker(1).write_text(json.dumps({
-        "id": 1, "pid": other.sid, "started": other.started, "boot": here.boot, "host": here.host, "time": 0.0}) + "\n")
+    leave_marker(before, 1, other)
     managed = Managed(root, now=3.0, Nodes=1)
     managed.manager.recovery.look(3.0, True)
     assert managed.live.running[1].former is None and managed.live.cluster.bookings.keys() == {1}
@@ -228,12 +233,25 @@ def test_a_job_has_a_node_of_an_ended_lender_whose_borrower_runs_on_another(root
     record("start", id=2, time=2.0, backfilled=False, placement={"taken": "0xf0", "procs": 4, "width": 1})
     before.close()
     leave_end(before, 0)
-    here = before.live.place
     for job in (1, 2):
-        before.run.marker(job).write_text(json.dumps({
-            "id": job, "pid": other.sid, "started": other.started, "boot": here.boot, "host": here.host, "time": 0.0}) + "\n")
+        leave_marker(before, job, other)
     managed = Managed(root, now=3.0)
     managed.manager.recovery.look(3.0, True)
     assert all(managed.live.running[job].former is None for job in (1, 2)) and managed.live.cluster.bookings.keys() == {1, 2}
     assert states(managed) == ["completed", "running", "running"]
+    managed.close()
+
+
+def test_a_borrower_keeps_its_cores_where_its_lender_was_not_started(root: Path, other: OtherSession) -> None:
+    """The supervisor of the lender was killed before it began; the lender waits again (seed 795933676993 of the world)."""
+    before = Managed(root, "ok.x 1 9 0 cores=4 malleable=1", "ok.x 2 9 0", Nodes=1)
+    record = before.live.journal.append
+    record("start", id=0, time=1.0, backfilled=False, placement={"taken": "0xf", "procs": 1, "width": 4})
+    record("lend", number=1, id=0, to=1, cores="0xc", time=1.0, until=None)
+    record("lent", number=1, id=0, time=1.0)
+    record("start", id=1, time=1.0, backfilled=False, placement={"taken": "0xc", "procs": 2, "width": 1, "lent": [[0, "0xc"]]})
+    before.close()
+    leave_marker(before, 1, other)
+    managed = Managed(root, now=3.0, Nodes=1)
+    assert managed.live.running[1].former is None and states(managed) == ["queued", "running"]
     managed.close()

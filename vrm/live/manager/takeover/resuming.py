@@ -23,6 +23,7 @@ from vrm.live.site.programs import WantedProgram, foreign
 from vrm.live.site.setup import Site
 from vrm.model import Booking, Cluster, Job, JobState, Placement
 from vrm.model.quantities import fold
+from vrm.model.sharing.core_share import NOBODY
 from vrm.run.journal import codec
 from vrm.run.requeue import stopped, ended_unsuccessfully, with_dependents
 from vrm.run.entry import REMOVED, DroppedJob, JobStateError
@@ -184,7 +185,7 @@ class Recovery(Part):
 
         def order(each: tuple[Job, StartRecord, recovery.Recovered]) -> tuple[int, float]:
             job, start, found = each
-            return (FIRST, 0.0) if job.id in early else self._order(start, found)
+            return (FIRST, 0.0) if job.id in early else self._order(job, start, found)
 
         for stage, group in groupby(sorted(looked, key=order), key=lambda each: order(each)[0]):
             for job, start, found in group:
@@ -204,14 +205,15 @@ class Recovery(Part):
         borrowers = {each.borrower for each in loans if each.lender in lenders}
         return list(dict.fromkeys(lenders)), borrowers | {each.lender for each in loans if each.borrower in borrowers}
 
-    def _order(self, start: StartRecord, found: recovery.Recovered) -> tuple[int, float]:
+    def _order(self, job: Job, start: StartRecord, found: recovery.Recovered) -> tuple[int, float]:
         """Return the sort key for taking a job over.
 
         An ended job comes last: its cores may have another job by now, because the earlier manager had recorded the
         start of that job but not the end of this one. A job that lost its supervisor may still run; of several on the
-        same cores only the one that was started last can.
+        same cores only the one that was started last can. A lender comes before its borrower.
         """
-        if found.what in (recovery.RUNNING, recovery.ELSEWHERE):
+        lends = any(each.borrower != NOBODY for each in self.live.state.lends.of_lender(job.id))
+        if found.what in (recovery.RUNNING, recovery.ELSEWHERE) or (lends and found.what != recovery.ENDED):
             return RUNNING, 0.0
         return (LOST, -start["time"]) if found.what == recovery.LOST else (OVER, 0.0)
 
