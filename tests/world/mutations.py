@@ -81,7 +81,7 @@ ALL = (
         "vrm.run.command_files", "(over or (boot", "(False or (boot"), (
         "vrm.run.command_files", "            remove(run, name)  # which", "            pass  # which")), "seed 795820256999"),
     Mutation("a job whose end was not recorded takes the cores of one that runs", ((
-        "vrm.live.manager.takeover.resuming", "sorted(looked, key=order)", "sorted(looked, key=lambda each: 0)"),), "seed 6"),
+        "vrm.live.manager.takeover.resuming", "SUPERSEDED if job.id in over", "RUNNING if job.id in over"),), "seed 6"),
     Mutation("what was cut of jobs.csv comes back between its lines", ((
         "vrm.results.jobs", "                os.fsync(file.fileno())  # or", "                pass  # or"), (
         "vrm.results.jobs", "        os.fsync(self._file.fileno())  # see", "        pass  # see")), "seed 243"),

@@ -179,7 +179,7 @@ def leave_marker(managed: Managed, job: int, session: OtherSession) -> None:
 
 
 def test_who_has_borrowed_and_ended_has_no_cores_of_its_lender_any_more(root: Path) -> None:
-    """Another one, whose end was not recorded, has them (seed 795848797857 of the world): they were free for two others."""
+    """Nor has an earlier one, whose end was not recorded (seed 795848797857 of the world): they were free for two others."""
     malleable = "ok.x 1 9 0 cores=4 malleable=1"
     before = Managed(root, "ok.x 4 9 0", malleable, malleable, "ok.x 4 9 0", "ok.x 1 9 0", Nodes=1)
     record = before.live.journal.append
@@ -197,7 +197,7 @@ def test_who_has_borrowed_and_ended_has_no_cores_of_its_lender_any_more(root: Pa
     assert running.keys() == {0, 2} and managed.live.cluster.count_free() == 0
     recovery._look_at_marker(running[2])
     managed.start(4.0)
-    assert not managed.jobs.launched, "job 0 has all cores"
+    assert [request.id for request in managed.jobs.launched] == [3] and managed.live.cluster.count_free() == 0
     recovery._look_at_marker(running[0])
     managed.start(5.0)
     assert [request.id for request in managed.jobs.launched] == [3] and managed.live.cluster.count_free() == 0
@@ -254,4 +254,25 @@ def test_a_borrower_keeps_its_cores_where_its_lender_was_not_started(root: Path,
     leave_marker(before, 1, other)
     managed = Managed(root, now=3.0, Nodes=1)
     assert managed.live.running[1].former is None and states(managed) == ["queued", "running"]
+    managed.close()
+
+
+def test_a_job_has_the_cores_of_a_lender_whose_supervisor_was_killed(root: Path, other: OtherSession) -> None:
+    """The manager had ended the rest of the lender; its borrower had its cores until it ended, too (seed 795934978646 of the world)."""
+    malleable = "ok.x 1 9 0 cores=4 malleable=1"
+    before = Managed(root, malleable, malleable, "ok.x 4 9 0", Nodes=1)
+    record = before.live.journal.append
+    record("start", id=0, time=1.0, backfilled=False, placement={"taken": "0xf", "procs": 1, "width": 4})
+    record("lend", number=1, id=0, to=1, cores="0x8", time=1.0, until=20.0)
+    record("lent", number=1, id=0, time=1.0)
+    record("start", id=1, time=1.0, backfilled=False, placement={"taken": "0x8", "procs": 1, "width": 1, "lent": [[0, "0x8"]]})
+    record("end", id=1, time=3.0, state="completed", reason="", exit_code=0, ran=None)
+    record("start", id=2, time=3.0, backfilled=False, placement={"taken": "0xf", "procs": 4, "width": 1})
+    before.close()
+    leave_marker(before, 2, other)
+    here = before.live.place
+    before.run.marker(0).write_text(json.dumps({
+        "id": 0, "pid": 1 << 22, "started": 1, "boot": here.boot, "host": here.host, "time": 0.0}) + "\n")
+    managed = Managed(root, now=4.0, Nodes=1)
+    assert managed.live.running[2].former is None and managed.live.cluster.count_free() == 0
     managed.close()

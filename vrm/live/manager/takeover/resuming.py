@@ -18,12 +18,12 @@ from vrm.live.manager.part import Part
 from vrm.live.manager.records.records import EndedJob
 from vrm.live.manager.jobs.live_job import LiveJob
 from vrm.live.manager.jobs.verdict import verdict
+from vrm.live.manager.takeover.superseded import superseded
 from vrm.live.spawn.messages import Failure, kind_of
 from vrm.live.site.programs import WantedProgram, foreign
 from vrm.live.site.setup import Site
 from vrm.model import Booking, Cluster, Job, JobState, Placement
 from vrm.model.quantities import fold
-from vrm.model.sharing.core_share import NOBODY
 from vrm.run.journal import codec
 from vrm.run.requeue import stopped, ended_unsuccessfully, with_dependents
 from vrm.run.entry import REMOVED, DroppedJob, JobStateError
@@ -34,9 +34,8 @@ from vrm.run.journal.history import RunHistory
 from vrm.scheduling import Start
 from vrm.system.errors import RunError
 
-FIRST, RUNNING, LOST, OVER = range(4)
-"""Order of taking jobs over: ended lenders with their borrowers, running jobs, jobs without a supervisor, and jobs that have
-ended or have not begun."""
+RUNNING, OTHERS, SUPERSEDED = range(3)
+"""Order of taking jobs over: running ones with their lenders, others, and those whose cores a later job has got."""
 
 MOST_SAID = 5
 """Maximum number of messages about jobs that are refused again."""
@@ -178,44 +177,31 @@ class Recovery(Part):
 
     def _take_over_all(self, past: RunHistory) -> None:
         """Follow all jobs that an earlier manager started, or record how they ended. Running borrowers get the cores
-        that ended lenders left to them before another job gets the same cores."""
+        that ended lenders left to them before an ended job gets the same cores back."""
         intents = dict(self.live.state.intents)
         looked = [(job, start, self._look(job.id, start["time"])) for job, start in past.running]
-        lenders, early = self._ended_lenders({job.id: found.what for job, _, found in looked})
-
-        def order(each: tuple[Job, StartRecord, recovery.Recovered]) -> tuple[int, float]:
-            job, start, found = each
-            return (FIRST, 0.0) if job.id in early else self._order(job, start, found)
-
-        for stage, group in groupby(sorted(looked, key=order), key=lambda each: order(each)[0]):
+        order = self._order(looked)
+        for stage, group in groupby(sorted(looked, key=lambda each: order[each[0].id]), key=lambda each: order[each[0].id]):
             for job, start, found in group:
                 self._take_over(job, start, found, *intents.get(job.id, ("", math.inf)))
-            if stage == FIRST:
-                for running in [self.live.running[job_id] for job_id in lenders]:
-                    self._look_at_marker(running)  # the cores that it did not lend may have a job that runs
-            if stage < OVER:
+            if stage != SUPERSEDED:
                 self._pass_to_borrowers(past.rooms)
 
-    def _ended_lenders(self, found: Mapping[int, str]) -> tuple[list[int], set[int]]:
-        """Return the jobs that have ended and lend cores to jobs that may run; and these borrowers with all that lend to
-        them. `found`: what was found of each job."""
-        loans = [each for job_id in found for each in self.live.state.lends.of_lender(job_id)]
-        lenders = [each.lender for each in loans if found[each.lender] == recovery.ENDED and found.get(each.borrower) in
-                   (recovery.RUNNING, recovery.ELSEWHERE, recovery.LOST)]
-        borrowers = {each.borrower for each in loans if each.lender in lenders}
-        return list(dict.fromkeys(lenders)), borrowers | {each.lender for each in loans if each.borrower in borrowers}
-
-    def _order(self, job: Job, start: StartRecord, found: recovery.Recovered) -> tuple[int, float]:
-        """Return the sort key for taking a job over.
-
-        An ended job comes last: its cores may have another job by now, because the earlier manager had recorded the
-        start of that job but not the end of this one. A job that lost its supervisor may still run; of several on the
-        same cores only the one that was started last can. A lender comes before its borrower.
-        """
-        lends = any(each.borrower != NOBODY for each in self.live.state.lends.of_lender(job.id))
-        if found.what in (recovery.RUNNING, recovery.ELSEWHERE) or (lends and found.what != recovery.ENDED):
-            return RUNNING, 0.0
-        return (LOST, -start["time"]) if found.what == recovery.LOST else (OVER, 0.0)
+    def _order(self, looked: Sequence[tuple[Job, StartRecord, recovery.Recovered]]) -> dict[int, int]:
+        """Return in which order jobs are taken over. The cores of an ended job may have another job by now, because the
+        earlier manager had recorded the start of that job but not the end of this one."""
+        cluster, runs = self.live.cluster, {recovery.RUNNING, recovery.ELSEWHERE}
+        placements: dict[int, Placement] = {}
+        for job, start, _ in looked:
+            before = codec.cluster_of(self._run_of.get(job.id, {}), cluster)
+            placement = codec.moved(codec.placement_of(start["placement"], before), before, cluster)
+            if placement is not None:
+                placements[job.id] = placement
+        alive = {job.id for job, _, found in looked if found.what in runs}
+        borrowers = {job.id: {each.borrower for each in self.live.state.lends.of_lender(job.id)} for job, _, _ in looked}
+        over = superseded(placements, borrowers, cluster.layout) - alive
+        return {job.id: SUPERSEDED if job.id in over else RUNNING if not alive.isdisjoint(borrowers[job.id] | {job.id}) else OTHERS
+                for job, _, _ in looked}
 
     def _take_over(self, job: Job, start: StartRecord, found: recovery.Recovered, intent: str, told: float) -> None:
         """Follow a job that an earlier manager started, or record how it ended, according to `found`. With an `intent`
@@ -288,8 +274,8 @@ class Recovery(Part):
         return bool(names)
 
     def _now(self, start: Mapping[str, Any], under: Mapping[str, Any], job_id: int) -> Placement | None:
-        """Return the cores of a recorded start on the present nodes; None if they, or the jobs that lend them, are not
-        there."""
+        """Return the cores of a recorded start on the present nodes; None if they are not there. Cores that a job has
+        lent are the borrower's own if that job is not there."""
         cluster = self.live.cluster
         before = codec.cluster_of(under, cluster)
         placement = codec.moved(codec.placement_of(start["placement"], before), before, cluster)
@@ -297,7 +283,13 @@ class Recovery(Part):
             return placement
         self._borrowers[job_id] = placement
         settled = self.live.state.lends.settled(placement, job_id)
-        return settled if all(lender in cluster.bookings for lender, _ in settled.lent) else None
+        there = tuple(each for each in settled.lent if each[0] in cluster.bookings)
+        if there == settled.lent or settled.lease is None:
+            return settled
+        lane0, lane1, own = settled.room
+        for lender, cores in settled.lent:
+            own |= cores * (lender not in cluster.bookings)
+        return settled.but(room=(lane0, lane1, own), lease=settled.lease._replace(lent=there))
 
     def _missing(self, placement: Placement, before: Cluster) -> list[str]:
         """Return the names of the nodes of a placement, in an earlier manager's cluster, on which nothing can run now:
