@@ -324,7 +324,9 @@ class History:
             run.unlinked = run.late = True
             runs.append(run)
             return run
-        if any(each.alive and not each.late and not (each.cut and each.process.host is not process.host) for each in runs):
+        gone = given_up(world.object) if getattr(world.object, "live", None) else set()  # their jobs run again elsewhere
+        if any(each.alive and not each.late and not ((each.cut or each.process.host.name in gone) and each.process.host is not process.host)
+               for each in runs):
             self.say(f"job {job} runs twice at the same time: {runs}, {run}")
         if last in (b"end", b"again") and process.host is not K.home and (
                 starts > len(runs) or all(each.start < starts or each.brief for each in runs)):
