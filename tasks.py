@@ -85,9 +85,21 @@ def install(*extras: str) -> str:
     environment()
     tools = mpi_tools()
     wanted = list(extras) if tools else [*extras, "mpi"]
-    say("installing vrm" + ("" if tools else " and Open MPI (none on this system)"))
-    pip("--editable", f".[{','.join(wanted)}]" if wanted else ".")
+    mark, state = VENV / "-".join(["installed", *wanted]), requirements()
+    installed = any(VENV.glob("lib/python*/site-packages/vrm-*.dist-info"))
+    if not installed or not mark.exists() or mark.read_text(encoding="utf-8") != state:
+        say("installing vrm" + ("" if tools else " and Open MPI (none on this system)"))
+        pip("--editable", f".[{','.join(wanted)}]" if wanted else ".")
+        mark.write_text(state, encoding="utf-8")
     return tools[1] if tools else str(VENV / "bin" / "mpicc")
+
+
+def requirements() -> str:
+    """Return the text of the files on which an installation depends: pip takes seconds to do nothing."""
+    constraints = os.environ.get("PIP_CONSTRAINT", "")
+    names = ["setup.cfg", "setup.py", "pyproject.toml", "vrm/__init__.py", *constraints.split()]
+    texts = [(ROOT / name).read_text(encoding="utf-8") for name in names if (ROOT / name).is_file()]
+    return "\n".join([str(ROOT), constraints, *texts])
 
 
 def compiler() -> None:

@@ -180,6 +180,31 @@ def test_tasks_explains_itself() -> None:
     assert done.returncode == 2 and "--quick" in done.stdout
 
 
+def test_what_is_installed_already_is_not_installed_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(ROOT)
+    import tasks
+
+    constraints, calls = tmp_path / "constraints", []
+    metadata = tmp_path / "env/lib/python3/site-packages/vrm-1.dist-info"
+    metadata.mkdir(parents=True)
+    monkeypatch.setattr(tasks, "VENV", tmp_path / "env")
+    monkeypatch.setattr(tasks, "environment", lambda: None)
+    monkeypatch.setattr(tasks, "mpi_tools", lambda: ["mpirun", "mpicc"])
+    monkeypatch.setattr(tasks, "pip", lambda *words: calls.append(words[-1]))
+    monkeypatch.setenv("PIP_CONSTRAINT", str(constraints))
+    for _ in range(2):
+        tasks.install()
+        tasks.install("test")
+    assert calls == [".", ".[test]"]
+    constraints.write_text("PyYAML==6.0\n")
+    tasks.install("test")
+    tasks.install("test")
+    assert calls[2:] == [".[test]"]
+    metadata.rmdir()
+    tasks.install("test")
+    assert calls[3:] == [".[test]"]
+
+
 def test_the_paper_cites_what_its_bibliography_has() -> None:
     text, entries = (ROOT / "paper/paper.md").read_text(), (ROOT / "paper/paper.bib").read_text()
     assert set(re.findall(r"@(\w+)", text)) == set(re.findall(r"^@\w+\{(\w+),$", entries, re.M))
