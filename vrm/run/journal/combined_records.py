@@ -26,15 +26,12 @@ the times of `ran`, which are not used.
 from __future__ import annotations
 
 import marshal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from vrm.model.forms import json_checks
 from vrm.model.forms.json_checks import Check
 from vrm.model.quantities import fold, numbers
-
-if TYPE_CHECKING:
-    from vrm.run.journal.record_checks import EndRecord, StartRecord
 
 Record = dict[str, Any]
 
@@ -89,7 +86,7 @@ def jobs_record(records: Sequence[Record]) -> Record:
     return found
 
 
-Life = tuple[int, "StartRecord | None", "EndRecord"]
+Life = tuple[int, Any, Any]  # of vrm.run.journal.record_checks, which imports this file: StartRecord, EndRecord
 """A job id, the record of its start (None if it never started), and the record of its end."""
 
 
