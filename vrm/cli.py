@@ -231,7 +231,7 @@ def _prepared(arguments: argparse.Namespace) -> tuple[Settings, Site, Any, Manag
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the queue to its end and return the exit status."""
-    from vrm.system.memory import no_collections
+    from vrm.system.memory import no_collections, rare_collections
 
     if arguments.json or arguments.watch is not None:
         raise CannotRun("--json and --watch need `vrm queue` or `vrm status`")
@@ -255,7 +255,7 @@ def run(arguments: argparse.Namespace) -> int:
         f"their output goes to {near(settings.log)}")
     begun = time.time()
     try:
-        with client or nullcontext():
+        with client or nullcontext(), rare_collections():
             succeeded = manager.run(arguments.fresh, arguments.failed)
     except PolicyError as error:  # the user's own policy failed during the run
         raise CannotRun(f"{error}; running jobs continue. Fix it and type the same command: it "

@@ -7,7 +7,10 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 from pathlib import Path
+from random import Random
+from re import Pattern
 from typing import Any
 
 import pytest
@@ -440,12 +443,12 @@ def test_what_is_written_while_a_journal_is_read_is_no_damage(tmp_path: Path, mo
     for number in range(3):
         journal.append("hold", id=number)
     journal.sync()
-    lines = journals._lines(path, journals._opened(path))
+    lines = journals._whole_lines(path, journals._opened(path), 0)
     next(lines)  # the reader has all of the file by now, and has not looked at it
     for number in range(3, more):
         journal.append("hold", id=number, comment="x" * 99)
     journal.sync()
-    assert [json.loads(line)["id"] for line, _ in lines] == list(range(1, more))
+    assert [json.loads(line)["id"] for line in lines] == list(range(1, more))
     journal.close()
 
 
@@ -457,7 +460,7 @@ def test_zeros_that_were_read_while_the_record_came_are_read_again(tmp_path: Pat
         file.peek()  # type: ignore[attr-defined]
         with open(path, "r+b") as other:  # the same file
             other.write(b"".join(lines))
-        assert [line for line, _ in journals._lines(path, file)] == lines
+        assert list(journals._whole_lines(path, file, 0)) == lines
 
 
 @pytest.mark.parametrize("damaged", [[b'{"event":"hold","id":[1'], [b"7"], [b'{"event":"hold"}{"event":"hold"'],
@@ -658,3 +661,58 @@ def test_whatever_a_shell_can_pass_on_is_read_again() -> None:
 
 def test_every_event_has_its_values_and_what_it_changes() -> None:
     assert set(journal_check.WANTED) == set(EVENTS)
+
+
+def test_lines_read_together_say_what_lines_read_one_by_one_say(tmp_path: Path, monkeypatch) -> None:
+    """Whatever a disk makes of a journal: the same records, the same position after each way, the same fault."""
+    path, random = tmp_path / "journal", Random(30)
+    data = written(path, run_of_three())
+
+    def read(only: Pattern[bytes] | None = None) -> tuple[list[dict[str, Any]], object, str]:
+        found: list[dict[str, Any]] = []
+        mark, fault = journals.START, ""
+        try:
+            with journals._opened(path) as file:
+                for records, after in journals._records(path, file, only=only):
+                    found += records
+                    mark = after
+        except journals.JournalError as error:
+            fault = str(error)
+        return found, mark, fault
+
+    monkeypatch.setattr(journals, "BATCH", 3)
+    faults = set()
+    for number in range(600):
+        changed = bytearray(data + b'{"event":"en' * (number % 2))
+        for _ in range(number % 4):
+            at, size = random.randrange(len(changed)), random.choice((0, 1, 1, 8, 300))
+            changed[at:at + size] = random.choice((bytes(size), random.randbytes(size), b"", b"\n", b'"'))
+        path.write_bytes(changed)
+        together = read(), read(re.compile(b'"start"'))[0]
+        with monkeypatch.context() as patch:
+            patch.setattr(journals, "_sound", lambda lines, since: None)
+            assert (read(), read(re.compile(b'"start"'))[0]) == together
+        faults.add(together[0][2].partition(": ")[2])
+    assert "" in faults and len(faults) > 4
+
+
+def test_a_usual_record_has_no_fault() -> None:
+    """The quick look at a record finds no more than the whole one, whatever value is wrong or missing."""
+    job = {"event": "job", **codec.job_record(Job(7, "usual", 2, 30.0, 1.5)), "line": "ab", "position": [1, 2, 3, "f"],
+           "command": "c", "sum": "0"}
+    start = {"event": "start", "id": 7, "time": 2.5, "backfilled": False, "placement": {"taken": "0x1"}, "SUM": "0"}
+    end = {"event": "end", "id": 7, "time": 3.5, "state": "completed", "reason": "", "exit_code": 0, "ran": [2.5, 3.0],
+           "cause": "stop", "sum": "0"}
+    odd = (None, True, -1, 3, 10 ** 10, 10 ** 400, 1.5, float("nan"), 1e300, "", "x", "completed", [], [1.0], [1.0, "x"],
+           [1.0, True], [-1, 0, 0, ""], {}, {"a": []})
+    assert not journal_check.is_usual(job)  # nobody has looked at the like yet
+    usual = 0
+    for record in (job, start, end):
+        assert journal_check.fault(record) == "" and journal_check.is_usual(record)
+        for key in [*record, "as", "array", "fault", "slower", "more", "new"]:
+            changed = [{**record, key: value} for value in odd]
+            for each in [*changed, {name: value for name, value in record.items() if name != key}]:
+                if type(each.get("event")) is str and journal_check.is_usual(each):
+                    usual += 1
+                    assert journal_check.fault(each) == "", each
+    assert usual > 20

@@ -149,7 +149,8 @@ class JobBook:
         with the jobs that depend on it."""
         against = self.dependencies.against(entry)
         if against is None:
-            self.deadlines.add(entry)
+            if "deadline" in entry.details.more:
+                self.deadlines.add(entry)
             if self._lacks is not None and not self.frozen:
                 entry.lacks = self._lacks(entry.job)
             self.place(entry)

@@ -259,7 +259,8 @@ class State:
         cause = more.get("cause") or _CAUSES.get(reason)
         if cause and job_id in self.book.entries:
             self.book.entries[job_id].cause = cause
-        self.record("end", id=job_id, time=now, state=state.value, reason=reason, **more)
+        if self.log is not None:
+            self.log("end", id=job_id, time=now, state=state.value, reason=reason, **more)
         self.running.pop(job_id, None)
         self.promises.pop(job_id, None)
         self.lends.forget(job_id)

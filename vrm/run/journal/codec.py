@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import marshal
+from operator import itemgetter
 from typing import Any
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from vrm.model import Cluster, Job, Node, Placement
 from vrm.model.forms import placement_formats
@@ -56,10 +57,26 @@ MOST_TEMPLATES = 4096
 _templates: dict[bytes, tuple[Job, Details]] = {}
 
 
+_getters: dict[tuple[str, ...], tuple[bytes, Callable[[Record], Any]]] = {}
+"""By the keys of a record: those of its template, and what returns their values."""
+
+_latest: tuple[Record, bytes] = {}, b""
+
+
 def template_key(record: Record) -> bytes:
     """Return a key of the record's values that describe its job or array, without ids and times: records with equal
     keys make equal jobs."""
-    return marshal.dumps([(key, value) for key, value in record.items() if key in TEMPLATE_KEYS], 2)
+    global _latest
+    if _latest[0] is not record:  # its check and its job need it, one after the other
+        keys = tuple(record)
+        if keys not in _getters:
+            if len(_getters) == MOST_TEMPLATES:
+                _getters.clear()
+            names = [key for key in keys if key in TEMPLATE_KEYS]
+            _getters[keys] = marshal.dumps(names, 2), itemgetter(*names) if names else len
+        names_key, get = _getters[keys]
+        _latest = record, names_key + marshal.dumps(get(record), 2)
+    return _latest[1]
 
 
 def jobs_of(record: Record) -> tuple[list[Job], Details, Sequence[int]]:

@@ -25,8 +25,9 @@ the times of `ran`, which are not used.
 
 from __future__ import annotations
 
+import marshal
 from typing import Any
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from vrm.model.forms import json_checks
 from vrm.model.forms.json_checks import Check
@@ -38,6 +39,8 @@ JOBS, LIVES = "jobs", "lives"
 
 LISTS = {"submit": "submits", "line": "lines", "command": "commands"}
 """Values of a job's record that have a list each, and the names of these lists."""
+
+_APART = frozenset(("event", "id", "position", *LISTS))
 
 WANTED: dict[str, dict[str, Check]] = {
     JOBS: {"ids": json_checks.text, "made": json_checks.list_of(json_checks.mapping),
@@ -59,11 +62,11 @@ class UniqueValues:
 
     def __init__(self) -> None:
         self.values: list[Any] = []
-        self._at: dict[str, int] = {}
+        self._at: dict[bytes, int] = {}
 
     def add(self, value: Any) -> int:
         """Return the position of a value; add it if it is new."""
-        key = repr(value)
+        key = marshal.dumps(value, 2)
         at = self._at.get(key)
         if at is None:
             at = self._at[key] = len(self.values)
@@ -74,8 +77,7 @@ class UniqueValues:
 def jobs_record(records: Sequence[Record]) -> Record:
     """Return `job` records as one; they must have the same keys and ascending ids, and none may be an array."""
     made, first = UniqueValues(), records[0]
-    of = [made.add({key: value for key, value in each.items() if key not in ("event", "id", "position", *LISTS)})
-          for each in records]
+    of = [made.add({key: value for key, value in each.items() if key not in _APART}) for each in records]
     found: Record = {"ids": fold([each["id"] for each in records]), "made": made.values, "of": of,
                      "time": max(each["submit"] for each in records)}
     found.update((name, [each[key] for each in records]) for key, name in LISTS.items() if key in first)
@@ -84,7 +86,7 @@ def jobs_record(records: Sequence[Record]) -> Record:
     return found
 
 
-Life = tuple[int, Mapping[str, Any] | None, Mapping[str, Any]]
+Life = tuple[int, Any, Any]  # of vrm.run.journal.record_checks, which imports this file: StartRecord, EndRecord
 """A job id, the record of its start (None if it never started), and the record of its end."""
 
 
@@ -92,13 +94,13 @@ def lives_record(lives: Sequence[Life]) -> Record:
     """Return lives of jobs as one record."""
     places, ways = UniqueValues(), UniqueValues()
     return {"ids": [job_id for job_id, _, _ in lives],
-            "start": [None if start is None else start["time"] for _, start, _ in lives],
-            "end": [end["time"] for _, _, end in lives],
-            "on": [None if start is None else places.add(start["placement"]) for _, start, _ in lives],
+            "start": [None if start is None else start.time for _, start, _ in lives],
+            "end": [end.time for _, _, end in lives],
+            "on": [None if start is None else places.add(start.placement) for _, start, _ in lives],
             "places": places.values, "backfilled": [at for at, (_, start, _) in enumerate(lives)
-                                                    if start is not None and start["backfilled"]],
-            "how": [ways.add({key: value for key, value in end.items() if key != "time"}) for _, _, end in lives],
-            "ways": ways.values, "time": max(end["time"] for _, _, end in lives)}
+                                                    if start is not None and start.backfilled],
+            "how": [ways.add(end.way) for _, _, end in lives],
+            "ways": ways.values, "time": max(end.time for _, _, end in lives)}
 
 
 def ids_of(record: Record) -> Sequence[int]:

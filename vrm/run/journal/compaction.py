@@ -40,9 +40,10 @@ MOVES = frozenset(("job", "jobs", "start", "end", "input", "back", "intent", "ag
                    "promise", "expect", "part", "finished"))
 """Events over which lives of other jobs may be moved; any other event is a boundary."""
 
-_NOT_TOGETHER = ("array", "own", "at", "fault")
+_NOT_TOGETHER = frozenset(("array", "own", "at", "fault"))
 """A job's record with one of these keys stays as it is."""
 
+_JOB = b'{"event":"job",'
 _LIFE = re.compile(rb'\{"event":"(start|end)","id":(\d+),')
 
 
@@ -84,21 +85,28 @@ def simple(past: RunHistory, job_id: int) -> bool:
 def records_of(lines: Iterable[bytes], past: RunHistory) -> Iterator[Record]:
     """Yield the records of the new file; `lines` are those of the old one."""
     stretch, first = _JournalSegment(past), True
-    for line in lines:
-        life = _LIFE.match(line)
-        if life and stretch.take(line, life[1] == b"start", int(life[2])):
-            continue
-        record = _read(line)
-        if first:
-            record["format"], first = NEWEST, False
-        if record["event"] not in MOVES:
-            yield from stretch.end()
-        yield from stretch.add(record)
+    for batch in files.batches(lines):
+        jobs = [line for line in batch if line.startswith(_JOB)]
+        jobs_records = map(_bare, files.together(jobs) or map(_read, jobs))  # decoded together
+        for line in batch:
+            life = _LIFE.match(line)
+            if life and stretch.take(line, life[1] == b"start", int(life[2])):
+                continue
+            record = next(jobs_records) if line.startswith(_JOB) else _read(line)
+            if first:
+                record["format"], first = NEWEST, False
+            if record["event"] not in MOVES:
+                yield from stretch.end()
+            yield from stretch.add(record)
     yield from stretch.end()
 
 
 def _read(line: bytes) -> Record:
-    record: Record = json.loads(line)
+    return _bare(json.loads(line))
+
+
+def _bare(record: Record) -> Record:
+    """Remove the checksum of a record, and return the record."""
     record.pop("sum", record.pop("SUM", None))
     return record
 
@@ -109,7 +117,9 @@ class _JournalSegment:
 
     def __init__(self, past: RunHistory) -> None:
         self._past = past
+        self._simple = {job_id for job_id in past.ended if simple(past, job_id)}
         self._jobs: list[Record] = []
+        self._kind: tuple[bool, ...] = ()  # which optional values these have
         self._lives: list[int] = []
         self._open: dict[int, bytes] = {}
         self._stay: set[int] = set()  # lives that cross a boundary
@@ -117,7 +127,7 @@ class _JournalSegment:
     def take(self, line: bytes, start: bool, job_id: int) -> bool:
         """Collect the start or end of a job if its life is to be folded; return whether it is."""
         past = self._past
-        if job_id in self._stay or job_id not in past.ended or not simple(past, job_id):
+        if job_id not in self._simple or job_id in self._stay:
             return False
         if start:
             self._open[job_id] = line
@@ -130,12 +140,14 @@ class _JournalSegment:
 
     def add(self, record: Record) -> Iterator[Record]:
         """Add a record that is not part of a life; yield the records that are to be written now."""
-        together = record["event"] == "job" and not any(key in record for key in _NOT_TOGETHER)
+        together = record["event"] == "job" and _NOT_TOGETHER.isdisjoint(record)
+        kind = ("position" in record, "line" in record, "command" in record)
         if self._jobs and (not together or len(self._jobs) == TOGETHER or record["id"] != self._jobs[-1]["id"] + 1
-                           or _kind(record) != _kind(self._jobs[0])):
+                           or kind != self._kind):
             yield from self._end_jobs()
         if together:
             self._jobs.append(record)
+            self._kind = kind
         else:
             yield record
 
@@ -157,7 +169,3 @@ class _JournalSegment:
             yield {"event": combined_records.LIVES, **combined_records.lives_record(
                 [(job_id, past.started.get(job_id), past.ended[job_id]) for job_id in lives[at:at + TOGETHER]])}
         lives.clear()
-
-
-def _kind(record: Record) -> tuple[bool, ...]:
-    return tuple([key in record for key in ("position", "line", "command")])

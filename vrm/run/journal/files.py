@@ -20,7 +20,7 @@ import re
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Union
 from re import Pattern
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from zlib import crc32
 
 from vrm.model import Job
@@ -96,7 +96,7 @@ class Journal:
         try:
             with _opened(path, since.offset) as file:
                 mark = since
-                for _, found in _lines(path, file, since):
+                for _, found in _lines(path, _whole_lines(path, file, since.number), since):
                     mark = found
             self._before, self._end, self._sum, _, self._safe = mark
             self.cut = self._cut(self._safe)
@@ -233,11 +233,10 @@ def _whole_lines(path: Path, file: BinaryIO, before: int) -> Iterator[bytes]:
     yield from io.BytesIO(rest[:end])
 
 
-def _lines(path: Path, file: BinaryIO, since: JournalPosition = START) -> Iterator[tuple[bytes, JournalPosition]]:
-    """Yield the complete lines after `since`, each with the position after it. Raises JournalError for an invalid
-    line."""
+def _lines(path: Path, lines: Iterable[bytes], since: JournalPosition) -> Iterator[tuple[bytes, JournalPosition]]:
+    """Yield the lines that follow `since`, each with the position after it. Raises JournalError for an invalid line."""
     first, at, total, chained, safe = since
-    for number, line in enumerate(_whole_lines(path, file, first), first + 1):
+    for number, line in enumerate(lines, first + 1):
         form, wrong = line[-_SUM_SIZE:-_SUM_SIZE + 8], ""
         if form in (_PLAIN, _SURE):
             total, chained = crc32(line[:-_SUM_SIZE], total), True
@@ -259,52 +258,79 @@ def _lines(path: Path, file: BinaryIO, since: JournalPosition = START) -> Iterat
         yield line, JournalPosition(number, at, total, chained, safe)
 
 
+def _sound(lines: Sequence[bytes], since: JournalPosition) -> JournalPosition | None:
+    """Return the position after lines that follow `since`; None if one of them has no right checksum."""
+    _, at, total, _, safe = since
+    for line in lines:
+        total = crc32(line[:-_SUM_SIZE], total)
+        if line[-_SUM_SIZE:] != _SUM % total:
+            if line[-_SUM_SIZE:] != _SAFE % total:
+                return None
+            safe = at
+        at += len(line)
+    return JournalPosition(since.number + len(lines), at, total, True, safe)
+
+
 def _records(path: Path, file: BinaryIO, since: JournalPosition = START, only: Pattern[bytes] | None = None
-             ) -> Iterator[tuple[Record, JournalPosition]]:
-    """Yield the records after `since`, each with the position after it; `only`: just those whose line matches."""
-    for batch in _batches(_lines(path, file, since), only):
-        yield from _checked(path, batch)
+             ) -> Iterator[tuple[list[Record], JournalPosition]]:
+    """Yield lists of the records after `since`, each list with the position after it; `only`: just those whose line
+    matches. Lines that are not all right are read one by one. Raises JournalError for an invalid one, after those
+    before it."""
+    for batch in batches(_whole_lines(path, file, since.number)):
+        mark = _sound(batch, since)
+        found = together(batch if only is None else list(filter(only.search, batch))) if mark is not None else None
+        if mark is not None and found is not None:
+            since = mark
+            yield found, mark
+            continue
+        last = since.number + len(batch)
+        for line, mark in _lines(path, batch, since):
+            if only is None or only.search(line):
+                yield [_checked(path, line, mark)], mark
+            since = mark
+        if since.number < last:
+            return  # the rest was left by a crash
 
 
-def _batches(lines: Iterator[tuple[bytes, JournalPosition]],
-             only: Pattern[bytes] | None) -> Iterator[list[tuple[bytes, JournalPosition]]]:
-    """Yield lists of lines; the lines before an invalid one are yielded before the error."""
-    batch: list[tuple[bytes, JournalPosition]] = []
+def batches(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Yield lists of lines, none empty; the lines before an invalid one are yielded before the error."""
+    batch: list[bytes] = []
+    wrong = None
     try:
-        for found in lines:
-            if only is None or only.search(found[0]):
-                batch.append(found)
-                if len(batch) == BATCH:
-                    yield batch
-                    batch = []
-    except JournalError:
+        for line in lines:
+            batch.append(line)
+            if len(batch) == BATCH:
+                yield batch
+                batch = []
+    except JournalError as error:
+        wrong = error
+    if batch:
         yield batch
-        raise
-    yield batch
+    if wrong is not None:
+        raise wrong
 
 
-def _checked(path: Path, lines: Sequence[tuple[bytes, JournalPosition]]) -> Iterator[tuple[Record, JournalPosition]]:
-    """Yield the records of lines. Raises JournalError for an invalid one, after those before it."""
-    together = _together([line for line, _ in lines]) if lines and lines[0][1].chained else None
-    for at, (line, mark) in enumerate(lines):
-        try:
-            record = _decoded(line) if together is None else together[at]
-        except (ValueError, RecursionError) as error:
-            raise JournalError(path, mark.number, "not a journal record") from error
-        if not isinstance(record, dict) or not isinstance(record.get("event"), str):
-            raise JournalError(path, mark.number, "not a journal record")
-        if not mark.chained and 1 < record.get("format", 1) <= FORMAT:
-            raise JournalError(path, mark.number, "it has no checksum")
-        yield record, mark
+def _checked(path: Path, line: bytes, mark: JournalPosition) -> Record:
+    """Return the record of the line before `mark`. Raises JournalError for an invalid one."""
+    try:
+        record: Record = _decoded(line)
+    except (ValueError, RecursionError) as error:
+        raise JournalError(path, mark.number, "not a journal record") from error
+    if not isinstance(record, dict) or not isinstance(record.get("event"), str):
+        raise JournalError(path, mark.number, "not a journal record")
+    if not mark.chained and 1 < record.get("format", 1) <= FORMAT:
+        raise JournalError(path, mark.number, "it has no checksum")
+    return record
 
 
-def _together(lines: Sequence[bytes]) -> list[Any] | None:
-    """Return the decoded values of lines with right checksums; None if they must be decoded one by one."""
+def together(lines: Sequence[bytes]) -> list[Record] | None:
+    """Return the records of lines with right checksums; None if they must be decoded one by one."""
     try:
         found: list[Any] = _decode(f"[{b','.join(lines).decode()}]")[0]
     except (ValueError, RecursionError):
         return None
-    return found if len(found) == len(lines) else None
+    sound = len(found) == len(lines) and all(type(each) is dict and type(each.get("event")) is str for each in found)
+    return found if sound else None
 
 
 def _decoded(line: bytes) -> Any:
@@ -328,9 +354,9 @@ class JournalReader:
 
     def __iter__(self) -> Iterator[Record]:
         with contextlib.suppress(FileNotFoundError), _opened(self.path) as file:
-            for record, mark in _records(self.path, file, only=self._only):
+            for found, mark in _records(self.path, file, only=self._only):
+                yield from found
                 self.mark = mark
-                yield record
 
 
 def lines(path: Path, until: JournalPosition) -> Iterator[bytes]:
@@ -412,7 +438,7 @@ def alone(path: Path, job_id: int) -> SingleJob | None:
 
 def parsed(data: bytes, path: Path) -> list[Record]:
     """Return the records in these bytes of a journal at `path`. Raises JournalError like `read`."""
-    return [record for record, _ in _records(path, io.BytesIO(data))]
+    return [record for found, _ in _records(path, io.BytesIO(data)) for record in found]
 
 
 class JournalFollower:
@@ -443,11 +469,11 @@ class JournalFollower:
                 self._file, self._mark = (about.st_dev, about.st_ino), START
             file.seek(self._mark.offset)
             data = file.read()
-        found = []
+        found: list[Record] = []
         self.trouble = ""
         try:
-            for record, mark in _records(self.path, io.BytesIO(data), self._mark):
-                found.append(record)
+            for records, mark in _records(self.path, io.BytesIO(data), self._mark):
+                found += records
                 self._mark = mark
         except JournalError as error:
             self.trouble = str(error)

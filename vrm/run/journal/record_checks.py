@@ -87,7 +87,7 @@ _NODE_MAY: dict[str, Check] = {"resources": _amounts, "features": list_of(line),
 
 def _position(value: Any) -> bool:
     return (type(value) is list and len(value) == 4 and size(value[0]) and size(value[1]) and size(value[2])
-            and text(value[3]))
+            and type(value[3]) is str)
 
 
 _is_digest = re.compile("[0-9a-f]{1,16}").fullmatch
@@ -147,11 +147,19 @@ def _as(value: Any) -> bool:
             and all(number(value.get(name)) and value[name] > 0 for name in ("walltime", "expected")))
 
 
+_NOWHERE = [0, 0, 0, ""]
+_exit_code = WANTED["end"]["exit_code"]
+
+
+def _ran(value: Any) -> bool:
+    return type(value) is list and len(value) == 2 and number(value[0]) and number(value[1])
+
+
 _MAY: dict[str, Check] = {
     "time": number, "pid": count, "host": text, "boot": text, "allocation": text,
     "nodes": list_of(_node), "granted": list_of(_node), "lost": flag, "format": positive,
     "home": _home, "position": maybe(_position), "command": text,
-    "ran": maybe(list_of(number, 2)),
+    "ran": maybe(_ran),
     "slower": number, "as": _as,
 }
 """Optional values of any event, and their checks; values with other names are not checked."""
@@ -167,6 +175,30 @@ _EVENTS = {event: (wanted.keys(), {**(_JOB_MAY if event in ("job", "revise", "ch
 _OWN = {name: check for name, check in _EVENTS["job"][1].items() if name not in TEMPLATE_KEYS}
 _sound: set[bytes] = set()
 """The `template_key`s of checked records: for later records with the same key only the other values are checked."""
+
+
+_STARTS = [frozenset(("event", *WANTED["start"], name)) for name in ("sum", "SUM")]
+_END = frozenset(("event", *WANTED["end"]))
+_END_MAY = _END | {"ran", "cause", "sum", "SUM"}
+_JOB_OWN = frozenset(("event", "id", "submit", "line", "position", "command", "sum", "SUM"))
+
+
+def is_usual(record: Record) -> bool:
+    """Return whether this is a job, a start or an end in which nothing is unusual, and nothing wrong by itself. Most
+    records are, and this is much faster than `fault`; for all others `fault` decides."""
+    event, at = record["event"], record.get("time")
+    if event == "start":
+        return (record.keys() in _STARTS and count(record["id"]) and type(at) is float and -1e15 < at < 1e15
+                and type(record["backfilled"]) is bool and type(record["placement"]) is dict)
+    if event == "end":
+        return (_END <= record.keys() <= _END_MAY and count(record["id"]) and type(at) is float
+                and -1e15 < at < 1e15 and type(record["state"]) is str and record["state"] in STATES
+                and type(record["reason"]) is str and _exit_code(record["exit_code"])
+                and ("ran" not in record or _ran(record["ran"])))
+    if event != "job" or not record.keys() - TEMPLATE_KEYS <= _JOB_OWN or template_key(record) not in _sound:
+        return False
+    return (count(record.get("id")) and number(record.get("submit")) and _digest(record.get("line", "0"))
+            and _position(record.get("position", _NOWHERE)) and type(record.get("command", "")) is str)
 
 
 class CompactRecord(Mapping[str, Any]):
@@ -212,6 +244,13 @@ class EndRecord(CompactRecord):
         for name in ("cause", "slower"):
             if name in record:
                 setattr(self, name, record[name])
+
+    @property
+    def way(self) -> Record:
+        """How the job ended: all but the time."""
+        found: Record = {"state": self.state, "reason": self.reason, "exit_code": self.exit_code}
+        found.update((name, getattr(self, name)) for name in ("cause", "slower") if hasattr(self, name))
+        return found
 
 
 def fault(record: Record) -> str:
