@@ -24,6 +24,7 @@ from vrm.ext.learning.filesystems import mounted, shared
 from vrm.ext.learning.keys import AUTO, OFF
 from vrm.ext.learning.learned_jobs import LearnedJob, Overlap
 from vrm.system.files import fault
+from vrm.system.errors import UserError
 
 if TYPE_CHECKING:
     import sqlite3
@@ -83,7 +84,7 @@ _FIND = {"attempts": "SELECT * FROM attempts WHERE ?1 = '' OR machine = ?1",
          "probes": "SELECT * FROM probes WHERE ?1 = '' OR machine = ?1"}
 
 
-class StoreError(Exception):
+class StoreError(UserError):
     """The store cannot be used; the text names the file, the reason and what to do."""
 
 

@@ -24,6 +24,7 @@ from vrm.results.jobs import JobRow
 from vrm.results.metrics import THRESHOLD, application_time, running
 from vrm.ext.study.confidence import ConfidenceInterval, interval
 from vrm.results.summary import JobArrays, mean
+from vrm.system.errors import UserError
 
 Choices = tuple[str | None, str | None, str | None]
 """Algorithm, backfilling and policy; None if unknown."""
@@ -38,7 +39,7 @@ _NAMELESS = re.compile(r"app\d*")
 MEASURED = 0.2  # shortest time (s) from which a speed-up is computed: programs print hundredths of a second
 
 
-class StudyError(Exception):
+class StudyError(UserError):
     """Directories that cannot be reported on; the text names the place and the remedy."""
 
 
