@@ -81,10 +81,7 @@ def extension(word: str) -> Any:
 def add_extension(word: str, commands: Any, shared: argparse.ArgumentParser) -> None:
     """Add an extension's command to the program's."""
     from vrm.system import plugins
-    try:
-        plugins.load(extension(word))(commands, shared)
-    except plugins.PluginError as error:
-        raise CannotRun(str(error)) from error
+    plugins.load(extension(word))(commands, shared)
 
 
 def parser(words: Sequence[str] | None = None) -> Parser:
@@ -161,7 +158,7 @@ def parser(words: Sequence[str] | None = None) -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     from vrm.config.problems import ConfigError
-    from vrm.system.errors import RunError
+    from vrm.system.errors import UserError
 
     try:
         if "_ARGCOMPLETE" in os.environ:  # the shell requests completions
@@ -181,7 +178,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return status
     except ConfigError as error:
         print(printable_lines(str(error)), file=sys.stderr)
-    except (RunError, CannotRun) as error:
+    except UserError as error:
         print(printable_lines(f"vrm: {error}"), file=sys.stderr)
     except KeyboardInterrupt:
         return INTERRUPTED

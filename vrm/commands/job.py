@@ -88,17 +88,14 @@ def _options() -> list[tuple[Field, Option]]:
 
 def submit(arguments: argparse.Namespace) -> int:
     """Send a job to a running manager; its values are checked like a line of a queue file."""
-    from vrm.workload.grammar import LineError, parse_line
+    from vrm.workload.grammar import parse_line
 
     if arguments.arguments and arguments.args is not None:
         raise CannotRun("arguments are given twice: by --args and after `--`; choose one")
     if arguments.arguments:
         arguments.args = shlex.join(arguments.arguments)
     line = _line(arguments)
-    try:
-        parse_line(line)
-    except LineError as error:
-        raise CannotRun(str(error)) from error
+    parse_line(line)
     if arguments.test_only:
         if arguments.wait:
             raise CannotRun("--test-only submits nothing to wait for: leave out --wait")

@@ -8,6 +8,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 from collections.abc import Sequence
 
+from vrm.system.errors import UserError
+
 if TYPE_CHECKING:
     from vrm.run.rundir import RunDirectory
 
@@ -20,7 +22,7 @@ BOUND = 10.0
 of the start time of a command."""
 
 
-class CannotRun(Exception):
+class CannotRun(UserError):
     """A command that cannot be carried out; the text gives the reason and what to do."""
 
 
@@ -63,12 +65,9 @@ def extension_option(name: str, called: str = "") -> Any:
     """Return what an extension registers for an option of vrm; messages call it `--name`, or `called` if given.
     Raises CannotRun if there is none, or it cannot be loaded."""
     from vrm.system import plugins
-    try:
-        found = plugins.find("vrm.options", name)
-        if found is not None:
-            return plugins.load(found)
-    except plugins.PluginError as error:
-        raise CannotRun(str(error)) from error
+    found = plugins.find("vrm.options", name)
+    if found is not None:
+        return plugins.load(found)
     raise CannotRun(f"{called or f'--{name}'} is an option {plugins.MISSING}")
 
 

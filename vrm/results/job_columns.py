@@ -20,11 +20,12 @@ from vrm.model.job import JobState
 from vrm.model.forms.field_types import FieldError
 from vrm.model.quantities import seconds_text
 from vrm.system.printing.text import printable
+from vrm.system.errors import UserError
 
 PathLike = Union[str, "os.PathLike[str]"]
 
 
-class JobFileError(ValueError):
+class JobFileError(UserError, ValueError):
     """A file that is not a list of jobs, or has an invalid line; the text names the place."""
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from vrm.model.job import Infeasible
 from vrm.system import plugins
+from vrm.system.errors import UserError
 
 _DOTTED = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
 _NAME = re.compile(r"^[A-Za-z_][\w-]*$")
@@ -34,7 +35,7 @@ def reads(readers: Readers) -> Callable[[Any], Any]:
     return enter
 
 
-class PolicyError(ValueError):
+class PolicyError(UserError, ValueError):
     """A policy has a wrong name or cannot be loaded; the text says why and what to do."""
 
 

@@ -26,6 +26,7 @@ from collections.abc import Callable, Container
 
 from vrm import __version__
 from vrm.system.trust import distrust
+from vrm.system.errors import UserError
 
 GROUPS: dict[str, str] = {
     "vrm.orderings": "ordering", "vrm.dispatchers": "backfilling", "vrm.placements": "placement policy",
@@ -49,7 +50,7 @@ DECLARED = Path(__file__).parents[1] / "ext" / "entry_points.ini"
 """The file that declares vrm's own extensions. Without the file, or without the folder, vrm works without them."""
 
 
-class PluginError(ValueError):
+class PluginError(UserError, ValueError):
     """An extension of a package cannot be used; the text names the package and says why and what to do."""
 
 

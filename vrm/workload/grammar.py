@@ -34,6 +34,7 @@ from vrm.model.quantities import numbers
 from vrm.system.plugins import PluginError
 from vrm.system.printing.text import printable
 from vrm.workload.extension_fields import added
+from vrm.system.errors import UserError
 
 LONGEST = 16384
 """Maximum length in bytes of a line."""
@@ -42,7 +43,7 @@ UNKNOWN_TIME = 3600.0
 """Assumed maximum run time in seconds of a job without an estimate."""
 
 
-class LineError(ValueError):
+class LineError(UserError, ValueError):
     """A line that does not describe a job correctly; the text says what was found and what is expected.
 
     `app` is the program, if the line names one. `jobs` is the number of ids that the line uses: the size of its

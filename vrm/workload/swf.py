@@ -31,6 +31,7 @@ NEEDED = 14
 
 LARGEST_ID = 2 ** 63 - 1
 _REMARK = (b";", b"#")
+_UNCLEAN = {**dict.fromkeys((b"2", b"3", b"4"), "cleaned: part of a checkpointed job"), b"5": "cleaned: cancelled"}
 
 
 class TraceError(ValueError):
@@ -214,16 +215,16 @@ class Trace:
         rules, dirt, keep = self.rules, self.dirt, self.rules.keep_estimates
         filtered = any(value is not None for value in
                        (rules.first, rules.last, rules.begin, rules.end))
-        largest = rules.largest
+        largest = float("inf") if rules.largest is None else rules.largest
+        unclean = _UNCLEAN.keys() if rules.clean else ()
         load, origin = rules.load, None
         latest = float("-inf")
         seen: set[int] = set()
         number, fields, largest_id, longest = _number, FIELDS, LARGEST_ID, LONGEST
         memory = rules.memory
         requests: dict[tuple[int, bytes], Request | None] = {}
-        queues: dict[bytes, str] = {b"-1": ""}
-        names: dict[bytes, str] = {}
-        owners: dict[bytes, str] = {}
+        queues, owners, names = _Texts("{}"), _Texts("{}", ""), _Texts("app{}", "app")
+        queues[b"-1"] = ""
         for line_number, line in enumerate(lines, first):
             words = line.split()
             if not words:
@@ -259,23 +260,8 @@ class Trace:
                     "2^63 - 1 and times to 2^53 s: correct the row, or put a `;` before it")
             if filtered and not rules.wants(job_id, submit):
                 continue
-            if run <= 0:
-                dirt["dropped: run time 0" if run == 0 else "dropped: no run time"] += 1
-                continue
-            if procs <= 0:
-                dirt["dropped: no processors"] += 1
-                continue
-            if submit < 0:
-                dirt["dropped: no submission time"] += 1
-                continue
-            if largest is not None and procs > largest:
-                dirt["dropped: more processors than the machine"] += 1
-                continue
-            if rules.clean and status in (b"2", b"3", b"4"):
-                dirt["cleaned: part of a checkpointed job"] += 1
-                continue
-            if rules.clean and status == b"5":
-                dirt["cleaned: cancelled"] += 1
+            if run <= 0 or procs <= 0 or submit < 0 or procs > largest or status in unclean:
+                dirt[_why_dropped(run, procs, submit, largest, status)] += 1
                 continue
             if estimate <= 0:
                 dirt["no requested time: run time instead"] += 1
@@ -296,21 +282,7 @@ class Trace:
                 if origin is None:
                     origin = submit
                 submit = origin + (submit - origin) / load
-            name = names.get(app)
-            if name is None:
-                text = app.decode("ascii", "replace")
-                name = names[app] = "app" if text.startswith("-") else f"app{text}"
-            owner = owners.get(user)
-            if owner is None:
-                text = user.decode("ascii", "replace")
-                owner = owners[user] = "" if text.startswith("-") else text
-            queue = ""
-            if len(words) >= fields - 3:
-                text_of_queue = words[14]
-                found = queues.get(text_of_queue)
-                if found is None:
-                    found = queues[text_of_queue] = text_of_queue.decode("ascii", "replace")
-                queue = found
+            queue = queues[words[14]] if len(words) >= fields - 3 else ""
             request = None
             if memory:
                 key = procs, words[9]
@@ -318,7 +290,7 @@ class Trace:
                     request = requests[key]
                 except KeyError:
                     request = requests[key] = self._with_memory(procs, words[9], line_number)
-            yield Submission(Job(job_id, name, procs, estimate, submit, user=owner, queue=queue,
+            yield Submission(Job(job_id, names[app], procs, estimate, submit, user=owners[user], queue=queue,
                                  request=request), run)
 
     def _with_memory(self, procs: int, text: bytes, line_number: int) -> Request | None:
@@ -330,6 +302,26 @@ class Trace:
             raise TraceError(f"{self.name}:{line_number}: memory `{text.decode('ascii', 'replace')}` is "
                              "not a whole number of KiB; correct the row, or put a `;` before it") from None
         return None if size <= 0 else Request.of(procs, 1, False, {MEMORY: size / (1 << 20)})
+
+
+def _why_dropped(run: float, procs: int, submit: float, largest: float, status: bytes) -> str:
+    """Return why a row is not a job."""
+    return next(why for wrong, why in (
+        (run == 0, "dropped: run time 0"), (run < 0, "dropped: no run time"), (procs <= 0, "dropped: no processors"),
+        (submit < 0, "dropped: no submission time"), (procs > largest, "dropped: more processors than the machine"),
+        (True, _UNCLEAN.get(status, ""))) if wrong)
+
+
+class _Texts(dict[bytes, str]):
+    """Texts of words of a trace in a form; `unknown` (None: as others) for words that begin with a `-`."""
+
+    def __init__(self, form: str, unknown: str | None = None) -> None:
+        self._form, self._unknown = form, unknown
+
+    def __missing__(self, word: bytes) -> str:
+        known = self._unknown is None or not word.startswith(b"-")
+        text = self[word] = self._form.format(word.decode("ascii", "replace")) if known else self._unknown or ""
+        return text
 
 
 def _number(text: bytes) -> float:

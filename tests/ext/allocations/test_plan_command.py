@@ -122,6 +122,15 @@ def test_what_cannot_be_planned(saved: list[str], tmp_path: Path, capsys: pytest
     assert said in capsys.readouterr().err
 
 
+def test_a_job_of_a_trace_that_is_larger_than_what_is_asked_for_is_named(
+        saved: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Reading a trace leaves out jobs that are larger than the machine."""
+    (tmp_path / "trace.swf").write_text("".join(
+        f"{number} 0 -1 60 {procs} -1 -1 {procs} 600 -1 1 1 -1 1 -1 -1 -1 -1\n" for number, procs in ((6, 1), (7, 4))))
+    assert cli.main(["plan", *saved, "trace.swf", "--nodes", "1"]) == 2
+    assert "can all jobs run: 1 (job 7: 4 ranks of 1 core(s) do not fit on the 2 cores" in capsys.readouterr().err
+
+
 def fake(tmp_path: Path, name: str, script: str) -> None:
     """A program of the batch system."""
     (tmp_path / "bin").mkdir(exist_ok=True)

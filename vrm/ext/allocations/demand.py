@@ -46,16 +46,14 @@ def demand(arguments: argparse.Namespace, bounds: RequestLimits) -> Demand:
     fewest = bounds.fewest
     if not wanted:
         doubled = [fewest * 2 ** power for power in range(20) if fewest * 2 ** power < most]
-        fits = [frozen for frozen in _planned(arguments, (*doubled, most))
-                if _never(frozen, len(whole.later)) is None]
+        fits = [frozen for frozen in _planned(arguments, (*doubled, most)) if not _never(frozen)]
         first = len(fits[0].state.cluster.nodes) if fits else bounds.most
         wanted = tuple(sizes(first, max(first, most)))
     runs = {len(frozen.state.cluster.nodes): replace(frozen, later=tuple(one for one in frozen.later if not one.held))
-            for frozen in _planned(arguments, wanted) if _never(frozen, len(whole.later)) is None}
+            for frozen in _planned(arguments, wanted) if not _never(frozen)}
     if not runs:
-        never = _never(_planned(arguments, (max(wanted),))[0], len(whole.later)) or (-1, "")
-        raise CannotRun(f"on none of these numbers of nodes can all jobs run: {', '.join(map(str, wanted))} (job "
-                        f"{never[0]}: {never[1]}); give more with --nodes")
+        raise CannotRun(f"on none of these numbers of nodes can all jobs run: {', '.join(map(str, wanted))} "
+                        f"({_never(_planned(arguments, (max(wanted),))[0])}); give more with --nodes")
     lines = lines_of(arguments.queue) if arguments.queue is not None else None
     if lines is not None and sum(line.jobs for line in lines) != len(whole.later):
         lines = None
@@ -113,13 +111,10 @@ def _planned(arguments: argparse.Namespace, nodes: Sequence[int]) -> list[Frozen
     return queues_of(arguments) if arguments.queue is not None else waiting_of(arguments)
 
 
-def _never(frozen: FrozenRun, jobs: int) -> tuple[int, str] | None:
-    """Return the id of a job that can never run, and the reason; None if all can run."""
-    for one in frozen.later:
-        reason = _refused(frozen, one)
-        if reason:
-            return one.job.id, reason
-    return None if len(frozen.later) == jobs else (-1, "it is too large")
+def _never(frozen: FrozenRun) -> str:
+    """Return the first job that can never run, and the reason; "" if all can run."""
+    refused = ((one.job.id, _refused(frozen, one)) for one in frozen.later)
+    return next((f"job {job_id}: {reason}" for job_id, reason in refused if reason), "")
 
 
 def _refused(frozen: FrozenRun, one: Submission) -> str:
@@ -136,9 +131,9 @@ def _refused(frozen: FrozenRun, one: Submission) -> str:
 def _possible(whole: FrozenRun, bounds: RequestLimits) -> None:
     """Raise CannotRun for a job that no request in the partition can run."""
     name = _name(bounds)
-    never = _never(whole, len(whole.later))
-    if never is not None:
-        raise CannotRun(f"no request can run job {never[0]}: {never[1]}; {name} gives at most {bounds.most} nodes of "
+    never = _never(whole)
+    if never:
+        raise CannotRun(f"no request can run {never}; {name} gives at most {bounds.most} nodes of "
                         f"{bounds.cores} cores. Leave this job out, or choose another partition (--partition)")
     for one in whole.later:
         if one.job.walltime + START_UP > bounds.longest:

@@ -18,7 +18,7 @@ import heapq
 import math
 from bisect import bisect_left, insort
 from functools import partial
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any, NamedTuple
 from collections.abc import Callable, Iterable, Mapping
 
@@ -44,7 +44,7 @@ CHUNK = 4096
 
 _counted_job = partial(tuple.__new__, CountedJob)
 
-NEVER = CountedJob(math.inf, 0, 0, 0.0, 0.0, math.inf, 0.0, 0)
+NEVER = CountedJob(math.inf, 0, 0, 0.0, 0.0, math.inf, 0.0)
 """Marks the end of the trace: a job that is never submitted."""
 
 
@@ -138,7 +138,7 @@ class CountingSimulator:
             keys = [self.ordering.key(Job(job_id, "", wanted, estimate, submit, request=need.request), 0.0, need.nodes)
                     for job_id, wanted, estimate, submit, need in zip(ids, procs, estimates, submits, needs)]
         return map(_counted_job, zip(keys, ids, [need.size for need in needs], estimates, estimates, submits, runs,
-                                     range(first, first + CHUNK)))
+                                     range(first, first + CHUNK), repeat(0)))
 
     def _refuse(self, now: float, job: CountedJob) -> None:
         """Refuse a job that can never fit."""
@@ -152,7 +152,7 @@ class CountingSimulator:
         log, times, running, expected = self._kept
         if overtake:
             self.counted.overtook.extend(range(len(log), len(log) + len(jobs)))
-        for _, job_id, size, estimate, _, _, run, number in jobs:
+        for _, job_id, size, estimate, _, _, run, number, _ in jobs:
             log.append(number)
             times.append(now)
             self.free -= size

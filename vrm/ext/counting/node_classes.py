@@ -15,7 +15,7 @@ Counts = tuple[int, ...]
 
 class EasyOnClasses(WithEasy):
     """EASY where a job may have nodes of some classes: `classes` has their indices, in the order in which they are
-    taken, by the `number` of the job. `free` are the free units of each class; `running` are the running jobs (expected
+    taken, by the `kind` of the job. `free` are the free units of each class; `running` are the running jobs (expected
     end, id, units of each class)."""
 
     def __init__(self, free: Sequence[int], classes: Mapping[int, Counts],
@@ -28,9 +28,8 @@ class EasyOnClasses(WithEasy):
 
     def copy(self) -> EasyOnClasses:
         """Return an independent copy."""
-        twin = EasyOnClasses(self._free, self._classes)
-        self._copy_to(twin)
-        twin._taken, twin._head = self._taken.copy(), self._head
+        twin = super().copy()
+        twin._free, twin._taken = self._free[:], self._taken.copy()
         return twin
 
     def release(self, limit: float, job_id: int) -> None:
@@ -40,7 +39,7 @@ class EasyOnClasses(WithEasy):
             self._free[at] += units
 
     def _alike(self, job: CountedJob) -> tuple[int, int]:
-        return job.number, job.size
+        return job.kind, job.size
 
     def decide(self, now: float, free: int, start: Start) -> None:
         """Start heads while they fit; then backfill behind the head that does not fit."""
@@ -66,12 +65,12 @@ class EasyOnClasses(WithEasy):
         self._fresh.clear()
 
     def _room(self, job: CountedJob) -> int:
-        return sum(self._free[at] for at in self._classes[job.number])
+        return sum(self._free[at] for at in self._classes[job.kind])
 
     def _take(self, job: CountedJob) -> None:
         """Take the units of a job that fits: the first ones that it may have."""
         free, taken, left = self._free, [0] * len(self._free), job.size
-        for at in self._classes[job.number]:
+        for at in self._classes[job.kind]:
             taken[at] = min(left, free[at])
             free[at] -= taken[at]
             left -= taken[at]
@@ -119,7 +118,7 @@ class EasyOnClasses(WithEasy):
     def _next(self, jobs: list[CountedJob], place: int, now: float) -> int:
         """See `WithEasy._next`. All jobs have the same size and classes; units outside the head's classes are spare."""
         number, shadow = len(jobs), self._shadow
-        outside = sum(self._free[at] for at in self._classes[jobs[0].number] if at not in self._head)
+        outside = sum(self._free[at] for at in self._classes[jobs[0].kind] if at not in self._head)
         if jobs[0].size - outside > self._spare:  # and later in this step, less of the other classes is free
             while place < number and now + jobs[place].expected > shadow:
                 place += 1
@@ -127,7 +126,7 @@ class EasyOnClasses(WithEasy):
 
     def _reserve(self, head: CountedJob, now: float, free: int) -> None:
         """Compute the shadow time of the head, and how many units it leaves over then in its classes."""
-        self._head, shadow = self._classes[head.number], math.inf
+        self._head, shadow = self._classes[head.kind], math.inf
         free = self._of_head(self._free)
         for end, job_id, _ in self.expected:
             if end > shadow:

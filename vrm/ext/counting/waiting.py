@@ -7,7 +7,8 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_left, insort
-from typing import Any, NamedTuple
+from copy import copy
+from typing import Any, NamedTuple, TypeVar
 from collections.abc import Callable, Hashable, Iterable
 
 from vrm.model.cluster import Cluster
@@ -20,7 +21,7 @@ from vrm.scheduling.placement.lanes import LanePolicy
 class CountedJob(NamedTuple):
     """A job, sorted by its queue `key` and its id. `size` is in counted units (nodes or cores); `expected`, `limit`
     and `run` are its expected, longest and real run times, `submit` its submission (seconds); `number` is its number in
-    the trace (from 0), or that of the classes of nodes that it may have (`vrm.ext.counting.node_classes`)."""
+    the trace (from 0). `kind` says which classes of nodes it may have (`vrm.ext.counting.node_classes`)."""
 
     key: Any
     id: int
@@ -29,9 +30,11 @@ class CountedJob(NamedTuple):
     limit: float
     submit: float
     run: float
-    number: int
+    number: int = 0
+    kind: int = 0
 
 
+Easy = TypeVar("Easy", bound="WithEasy")
 Start = Callable[..., None]
 """Function that starts jobs now. Arguments: the time, the jobs, and whether they overtake others (default: no)."""
 
@@ -100,16 +103,13 @@ class WithEasy(FirstInOrder):
         self._fresh: list[CountedJob] = []  # added since the last decision
         self._shadow, self._spare = math.inf, 0
 
-    def copy(self) -> WithEasy:
+    def copy(self: Easy) -> Easy:
         """Return an independent copy."""
-        twin = WithEasy()
-        self._copy_to(twin)
+        twin = copy(self)
+        twin.queue, twin.first = self.queue[self.first:], 0
+        twin.expected, twin._fresh = self.expected[:], self._fresh[:]
+        twin._sized = {alike: jobs[:] for alike, jobs in self._sized.items()}
         return twin
-
-    def _copy_to(self, twin: WithEasy) -> None:
-        twin.queue, twin.expected, twin._fresh = self.queue[self.first:], self.expected[:], self._fresh[:]
-        twin._sized = {size: jobs[:] for size, jobs in self._sized.items()}
-        twin.reserved, twin._shadow, twin._spare = self.reserved, self._shadow, self._spare
 
     def _alike(self, job: CountedJob) -> Hashable:
         """Return what jobs have in common of which the first in the queue is tried first."""
@@ -126,10 +126,7 @@ class WithEasy(FirstInOrder):
             insort(jobs, job)
         else:
             jobs.append(job)
-        if self.queue and job < self.queue[-1]:
-            insort(self.queue, job, self.first)
-        else:
-            self.queue.append(job)
+        super().add(job)
 
     def release(self, limit: float, job_id: int) -> None:
         """Remove a running job that was expected to run until `limit`."""

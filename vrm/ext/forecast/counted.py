@@ -46,7 +46,7 @@ class RunSpan(NamedTuple):
 
 
 class CountedNeed(NamedTuple):
-    """Units that a job needs, and the number of its kind: which classes of nodes it may have."""
+    """Units that a job needs, and its kind: which classes of nodes it may have."""
 
     size: int
     kind: int
@@ -95,7 +95,7 @@ class CountedRun:
             raise NotCounted
         self._needs: dict[object, CountedNeed] = {}
         self._classes = _classes(cluster, self.policy)
-        self.kinds: dict[int, Counts] = {}  # the classes of nodes that jobs may have, by the number of a counted job
+        self.kinds: dict[int, Counts] = {}  # the classes of nodes that jobs may have, by the kind of a counted job
         room = self.policy.room(cluster)
         if room is None:
             raise NotCounted
@@ -120,7 +120,7 @@ class CountedRun:
                 raise NotCounted
             need = self._needs[job.request] = self._need(job)
         return CountedJob(self.queue.key(job, 0.0), job.id, need.size, job.expected, job.walltime, job.submit, run,
-                          need.kind)
+                          kind=need.kind)
 
     def _need(self, job: Job) -> CountedNeed:
         """Return what is counted of a job. Raises NotCounted if that is not exact."""
@@ -265,7 +265,7 @@ class CountedReplay:
 
     def _start(self, now: float, jobs: Sequence[CountedJob], overtake: bool = False) -> None:
         """Start jobs at `now`."""
-        for _, job_id, size, expected, limit, _, run, _ in jobs:
+        for _, job_id, size, expected, limit, _, run, _, _ in jobs:
             self.room -= size
             held = (now + expected, job_id, size)
             insort(self.line.expected, held)

@@ -20,11 +20,12 @@ from vrm.ext.generate.npb import allows, rule
 from vrm.model.forms.field_types import LONGEST_TIME, FieldError, check_app
 from vrm.workload.grammar import LineError, QueueLine, parse_line, show
 from vrm.workload.writer_marker import HEARTBEAT, WriterMarker
+from vrm.system.errors import UserError
 
 END = "end\n"
 
 
-class GenerateError(ValueError):
+class GenerateError(UserError, ValueError):
     """A mix cannot be generated or written; the text says why and what to do."""
 
 

@@ -11,9 +11,10 @@ from vrm.results.job_columns import JobFileError
 from vrm.results.jobs import read_jobs
 from vrm.run.journal import files as journal
 from vrm.run.journal.record_checks import JournalError
+from vrm.system.errors import UserError
 
 
-class ImportFault(ValueError):
+class ImportFault(UserError, ValueError):
     """A run that cannot be imported; the text names the place and the fix."""
 
 

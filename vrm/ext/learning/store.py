@@ -24,6 +24,7 @@ from vrm.ext.learning.filesystems import mounted, shared
 from vrm.ext.learning.keys import AUTO, OFF
 from vrm.ext.learning.learned_jobs import LearnedJob, Overlap
 from vrm.system.files import fault
+from vrm.system.errors import UserError
 
 if TYPE_CHECKING:
     import sqlite3
@@ -83,7 +84,7 @@ _FIND = {"attempts": "SELECT * FROM attempts WHERE ?1 = '' OR machine = ?1",
          "probes": "SELECT * FROM probes WHERE ?1 = '' OR machine = ?1"}
 
 
-class StoreError(Exception):
+class StoreError(UserError):
     """The store cannot be used; the text names the file, the reason and what to do."""
 
 
@@ -241,10 +242,7 @@ class LearnedStore:
     def jobs(self, app: str = "", machine: str = "", last: int = -1) -> list[LearnedJob]:
         """Return the jobs in the order of their ends, only of one program and machine if these are given; only
         the `last` ones, unless `last` is negative. Raises StoreError."""
-        if self._file is None:
-            return []
-        with self._told():
-            rows = self._file.execute(_SELECT, (app, machine, last)).fetchall()
+        rows = self._rows(_SELECT, app, machine, last)
         return [LearnedJob(*(*row[:-2], bool(row[-2]), bool(row[-1]))) for row in reversed(rows)]
 
     def machines(self) -> dict[str, str]:
@@ -265,16 +263,13 @@ class LearnedStore:
     def rows(self, table: str, machine: str = "") -> list[tuple[Any, ...]]:
         """Return the rows of one of the tables `attempts`, `nodes` and `probes`, only of one machine if it is
         given. Raises StoreError."""
-        if self._file is None:
-            return []
-        with self._told():
-            return self._file.execute(_FIND[table], (machine,)).fetchall()
+        return self._rows(_FIND[table], machine)
 
-    def _rows(self, query: str) -> list[Any]:
+    def _rows(self, query: str, *values: Any) -> list[Any]:
         if self._file is None:
             return []
         with self._told():
-            return self._file.execute(query).fetchall()
+            return self._file.execute(query, values).fetchall()
 
     def forget(self, app: str = "", run: str = "") -> int:
         """Delete the jobs of a program, or of a run, or all; return the number of deleted jobs. Raises

@@ -27,6 +27,8 @@ from collections.abc import Callable, Sequence
 
 import vrm
 
+from vrm.system.errors import UserError
+
 APPS = ("bt", "cg", "ep", "ft", "is", "lu", "mg", "sp")
 CLASSES = ("S", "W", "A", "B", "C", "D", "E", "F")
 C_PROGRAMS = ("is", "dt")
@@ -38,7 +40,7 @@ NO_COMPILER = ("install an MPI with its compilers (Debian: apt install gcc gfort
                "libopenmpi-dev openmpi-bin), load your site's MPI module, or name it with {option}")
 
 
-class BuildError(Exception):
+class BuildError(UserError):
     """Nothing can be built; the text gives the reason and the remedy."""
 
 

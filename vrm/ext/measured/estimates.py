@@ -14,11 +14,12 @@ from collections.abc import Iterable
 
 from vrm.system.printing.output import comma_separated
 from vrm.ext.measured.heatmap_files import spread
+from vrm.system.errors import UserError
 
 COLUMNS = ("app", "procs", "seconds", "spread", "runs", "app_seconds", "times")
 
 
-class EstimateError(ValueError):
+class EstimateError(UserError, ValueError):
     """A table that cannot be used; the text names the place and the remedy."""
 
 

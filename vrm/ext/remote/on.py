@@ -67,7 +67,7 @@ def one(host: Any, words: Sequence[str], arguments: Any, keys: bool = True) -> i
 def several(host: Any, parser: Parser) -> int:
     """Run commands from standard input, one per line, on one connection; return the status of the last one that
     failed."""
-    from vrm.system.errors import RunError
+    from vrm.system.errors import UserError
 
     status = 0
     typed = sys.stdin.isatty()
@@ -80,7 +80,7 @@ def several(host: Any, parser: Parser) -> int:
             if words:
                 arguments = parser.parse_all(words) if words[0] in parser.commands() else None
                 status = one(host, words, arguments, keys=typed) or status
-        except (ValueError, RunError, CannotRun) as error:
+        except (ValueError, UserError) as error:
             tell(f"vrm: {error}")
             status = 2
         except SystemExit as error:  # a wrong command line

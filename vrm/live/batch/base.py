@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from vrm.model.forms.hosts import HOST
 from vrm.system import plugins
+from vrm.system.errors import UserError
 
 PathLike = Union[str, "os.PathLike[str]"]
 Environment = Mapping[str, str]
@@ -26,7 +27,7 @@ class AllocationError(Exception):
     """The nodes of this run cannot be determined; the text gives the place and the remedy."""
 
 
-class BatchScriptError(ValueError):
+class BatchScriptError(UserError, ValueError):
     """The requested script cannot be written; the text gives the reason and the remedy."""
 
 

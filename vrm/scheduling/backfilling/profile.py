@@ -40,33 +40,14 @@ def expected_end(booking: Booking, now: float) -> float:
     return booking.gives if booking.gives > now else math.nextafter(now, math.inf)
 
 
-class CountProfile:
+class UnitProfile:
     """Free units as a step function of time: `free[i]` units from `times[i]` on.
 
     Short profiles are searched with loops, long ones with numpy.
     """
 
-    def __init__(self, now: float, cluster: Cluster, policy: CountingPolicy) -> None:
-        self.policy = policy
-        self._cluster = cluster
-        room = policy.room(cluster)
-        assert room is not None
-        self.times, self.free = array("d", [now]), array("q", [room])
-        for booking in cluster.running():
-            end = expected_end(booking, now)
-            room += cluster.returns(booking.placement)
-            if end == self.times[-1]:
-                self.free[-1] = room
-            else:
-                self.times.append(end)
-                self.free.append(room)
-
-    def copy(self, cluster: Cluster) -> CountProfile:
-        """Return an independent copy, for a copy of the cluster."""
-        twin = copy.copy(self)
-        twin._cluster = cluster
-        twin.times, twin.free = self.times[:], self.free[:]
-        return twin
+    def __init__(self, now: float, free: int) -> None:
+        self.times, self.free = array("d", [now]), array("q", [free])
 
     def advance(self, now: float) -> None:
         """Forget everything before `now`."""
@@ -100,29 +81,11 @@ class CountProfile:
         if first and free[first] == free[first - 1]:
             del self.times[first], free[first]
 
-    def hold(self, job: Job, slot: Slot) -> None:
-        """Take the units of a reservation."""
-        if slot.time < math.inf:
-            self.change(slot.time, slot.time + job.expected, -self.policy.size(job))
-
-    def give(self, job: Job, slot: Slot) -> None:
-        """Undo `hold`."""
-        if slot.time < math.inf:
-            self.change(max(slot.time, self.times[0]), slot.time + job.expected, self.policy.size(job))
-
     def move(self, duration: float, size: int, old: float, new: float) -> None:
         """Move a reservation from time `old` to the earlier time `new`."""
         end = new + duration
         self.change(new, min(old, end), -size)
         self.change(max(old, end), old + duration, size)
-
-    def give_booking(self, booking: Booking, now: float) -> None:
-        """Free the remaining time of a running job that ended before its expected end."""
-        self.change(now, booking.gives, self._cluster.returns(booking.placement))
-
-    def earliest(self, job: Job) -> Slot:
-        """Return the first hole in which the job fits for its whole expected run time; at infinity if there is none."""
-        return Slot(self.hole(self.policy.size(job), job.expected))
 
     def hole(self, size: int, duration: float, limit: float = math.inf, until: float = math.inf) -> float:
         """Return the first time from which `size` units are free for `duration` seconds or until `limit`; `limit` if
@@ -195,10 +158,58 @@ class CountProfile:
         first = max(0, bisect.bisect_right(self.times, begin) - 1)
         return min(self.free[first:max(first + 1, bisect.bisect_left(self.times, end))])
 
+    def fits(self, units: int, duration: float) -> bool:
+        """Return whether these units are free for `duration` seconds from the first moment on."""
+        last = bisect.bisect_left(self.times, self.times[0] + duration)
+        return self.free[0] >= units and min(self.free[:last]) >= units
+
+
+class CountProfile(UnitProfile):
+    """The free units of a machine under a policy by which jobs need only a number of units."""
+
+    def __init__(self, now: float, cluster: Cluster, policy: CountingPolicy) -> None:
+        self.policy = policy
+        self._cluster = cluster
+        room = policy.room(cluster)
+        assert room is not None
+        super().__init__(now, room)
+        for booking in cluster.running():
+            end = expected_end(booking, now)
+            room += cluster.returns(booking.placement)
+            if end == self.times[-1]:
+                self.free[-1] = room
+            else:
+                self.times.append(end)
+                self.free.append(room)
+
+    def copy(self, cluster: Cluster) -> CountProfile:
+        """Return an independent copy, for a copy of the cluster."""
+        twin = copy.copy(self)
+        twin._cluster = cluster
+        twin.times, twin.free = self.times[:], self.free[:]
+        return twin
+
+    def hold(self, job: Job, slot: Slot) -> None:
+        """Take the units of a reservation."""
+        if slot.time < math.inf:
+            self.change(slot.time, slot.time + job.expected, -self.policy.size(job))
+
+    def give(self, job: Job, slot: Slot) -> None:
+        """Undo `hold`."""
+        if slot.time < math.inf:
+            self.change(max(slot.time, self.times[0]), slot.time + job.expected, self.policy.size(job))
+
+    def give_booking(self, booking: Booking, now: float) -> None:
+        """Free the remaining time of a running job that ended before its expected end."""
+        self.change(now, booking.gives, self._cluster.returns(booking.placement))
+
+    def earliest(self, job: Job) -> Slot:
+        """Return the first hole in which the job fits for its whole expected run time; at infinity if there is none."""
+        return Slot(self.hole(self.policy.size(job), job.expected))
+
     def fits_now(self, job: Job) -> bool:
         """Return whether the job's units are free from the first moment on for its whole expected run time."""
-        last = bisect.bisect_left(self.times, self.times[0] + job.expected)
-        return min(self.free[:last]) >= self.policy.size(job)
+        return self.fits(self.policy.size(job), job.expected)
 
     def place(self, job: Job, cluster: Cluster) -> Placement | None:
         """Return where a job that fits now starts."""

@@ -89,7 +89,6 @@ def advise(arguments: argparse.Namespace) -> int:
         return whatif(arguments)
     from vrm.ext.advice import advice
     from vrm.ext.forecast.parallel import processes_for
-    from vrm.scheduling.registry import PolicyError
 
     take_queue(arguments)
     _check(arguments)
@@ -106,11 +105,8 @@ def advise(arguments: argparse.Namespace) -> int:
     jobs = len(frozen.later) + len(frozen.waiting())
     if not jobs:
         raise CannotRun("no job waits: there is nothing to advise")
-    try:
-        found = advice.advise(frozen, rules, case.heatmap, members,
-                              processes_for(len(rules) * members * jobs))
-    except PolicyError as error:
-        raise CannotRun(str(error)) from error
+    found = advice.advise(frozen, rules, case.heatmap, members,
+                          processes_for(len(rules) * members * jobs))
     if arguments.objective is not None:
         found = _of_objective(found, arguments.objective)
     waste = _waste(arguments)
@@ -169,7 +165,7 @@ def load_named(arguments: argparse.Namespace) -> None:
     """Load the files of the user's own policies to compare: from the working directory, or from the directory of a
     run's configuration. Raises CannotRun for unknown orders and backfillings."""
     from vrm.commands.simulate import own
-    from vrm.scheduling import PolicyError, make_backfilling, make_ordering
+    from vrm.scheduling import make_backfilling, make_ordering
 
     named = [part for text in (*arguments.orders, *arguments.dispatchers, *arguments.placements)
              for part in text.split("/")]
@@ -177,16 +173,13 @@ def load_named(arguments: argparse.Namespace) -> None:
     if arguments.queue is None:
         settings = settings_of(arguments)
         directory, trust = settings.base, settings.trust
-    try:
-        for text in named:
-            own(text, directory, trust)
-        for text in arguments.orders:
-            make_ordering(text)
-        for text in arguments.dispatchers:
-            dispatcher, _, by = text.partition("/")
-            make_backfilling(dispatcher, by or "queue")
-    except PolicyError as error:
-        raise CannotRun(str(error)) from error
+    for text in named:
+        own(text, directory, trust)
+    for text in arguments.orders:
+        make_ordering(text)
+    for text in arguments.dispatchers:
+        dispatcher, _, by = text.partition("/")
+        make_backfilling(dispatcher, by or "queue")
 
 
 def take_queue(arguments: argparse.Namespace) -> None:
@@ -248,8 +241,6 @@ def made(arguments: argparse.Namespace, make: Any) -> Any:
         if not chosen["measured"].history:
             chosen["measured"] = replace(chosen["measured"], history=earlier(arguments))
         return make(arguments.queue, end=arguments.walltime or math.inf, **chosen)
-    except OSError as error:
-        raise CannotRun(f"{error.filename}: {error.strerror}") from error
     except ValueError as error:
         raise CannotRun(str(error)) from error
 

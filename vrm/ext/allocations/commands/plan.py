@@ -82,21 +82,15 @@ def plan(arguments: argparse.Namespace) -> int:
     from vrm.ext.advice.assumed_draws import told
     from vrm.ext.forecast.commands.site_forecast import me
     from vrm.ext.forecast.parallel import available
-    from vrm.ext.forecast.site.snapshot import SnapshotError
 
     arguments.walltime = None
     given = getattr(arguments, "config", None), arguments.queue
     if arguments.deal is not None:
         _deal(arguments)
         return 0
-    try:
-        name, system, snapshot, limits, restricted = _asked(arguments)
-        site = of_snapshot(snapshot, limits, arguments.user or me(), _history(arguments),
-                           arguments.members or compare.MEMBERS)
-    except SnapshotError as error:
-        raise CannotRun(str(error)) from None
-    except OSError as error:
-        raise CannotRun(f"{error.filename}: {error.strerror}") from None
+    name, system, snapshot, limits, restricted = _asked(arguments)
+    site = of_snapshot(snapshot, limits, arguments.user or me(), _history(arguments),
+                       arguments.members or compare.MEMBERS)
     wanted = demand(arguments, limits)
     tried = compare.shapes(wanted.work, limits, side_by_side=arguments.at_once or shapes.AT_ONCE)
     if not tried:

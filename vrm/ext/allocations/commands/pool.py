@@ -71,23 +71,20 @@ def _add_arguments(parser: Parser) -> None:
 def pool(arguments: argparse.Namespace) -> int:
     """Carry out the command; return the exit status."""
     from vrm.ext.allocations.queue_parts import log_of
-    from vrm.ext.allocations.pool.journal import PoolError, PoolJournal
+    from vrm.ext.allocations.pool.journal import PoolJournal
 
     config = getattr(arguments, "config", default_config())
     if config is None and arguments.pool is None:
         raise CannotRun("which pool? Give --pool DIR, or a configuration with -c FILE (vrm init writes one)")
     place = os.path.abspath(arguments.pool) if arguments.pool else str(log_of(str(config)) / "pool")
     journal = PoolJournal(place)
-    try:
-        if arguments.do == "start":
-            return _start(arguments, config, journal)
-        if not journal.exists():
-            raise CannotRun(f"{place}: there is no pool; `vrm pool start QUEUE` begins one")
-        journal.look()
-        return {"add": _add, "status": _status, "stop": _stop, "gone": _gone, "work": _work}[arguments.do](
-            arguments, journal)
-    except PoolError as error:
-        raise CannotRun(str(error)) from error
+    if arguments.do == "start":
+        return _start(arguments, config, journal)
+    if not journal.exists():
+        raise CannotRun(f"{place}: there is no pool; `vrm pool start QUEUE` begins one")
+    journal.look()
+    return {"add": _add, "status": _status, "stop": _stop, "gone": _gone, "work": _work}[arguments.do](
+        arguments, journal)
 
 
 def _add(arguments: argparse.Namespace, journal: PoolJournal) -> int:

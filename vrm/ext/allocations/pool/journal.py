@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from vrm.ext.allocations.pool.state import Entry, PoolState
 from vrm.system.files import open_own, read_own, sync_directory
+from vrm.system.errors import UserError
 
 MAX_LINK_DELAY = 5.0
 """Seconds within which a file system shows a file whose name it reports as taken."""
@@ -25,7 +26,7 @@ SHOWN = 0.05
 """Seconds between two attempts to read it."""
 
 
-class PoolError(Exception):
+class PoolError(UserError):
     """The pool's journal cannot be read or written; the text says where, and what to do."""
 
 

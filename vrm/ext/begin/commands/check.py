@@ -60,7 +60,6 @@ def _check(arguments: argparse.Namespace) -> int:
     from vrm.ext.begin.check import check as examine
     from vrm.system.printing.text import marked
     from vrm.system.trust import distrust
-    from vrm.scheduling import PolicyError
 
     config = getattr(arguments, "config", default_config())
     if config is not None and not hasattr(arguments, "config") and "VRM_CONFIG" not in os.environ:
@@ -71,10 +70,7 @@ def _check(arguments: argparse.Namespace) -> int:
              if getattr(arguments, name) is not None}
     if sizes and arguments.machine:
         raise CannotRun("--machine says which nodes there are; leave out --nodes, --sockets and --cores")
-    try:
-        report = examine(config, os.environ, arguments.estimates, sizes, arguments.machine)
-    except PolicyError as error:  # raised by the user's own policy for some job
-        raise CannotRun(str(error)) from error
+    report = examine(config, os.environ, arguments.estimates, sizes, arguments.machine)
     for finding in report.findings:
         print(marked(str(finding)))
     if not report.usable:

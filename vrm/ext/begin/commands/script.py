@@ -80,7 +80,7 @@ def write(arguments: argparse.Namespace) -> int:
     """Write the script and print how to submit it; return 0. Raises ConfigError or CannotRun."""
     from vrm.config.schema import load
     from vrm.ext.begin import batch_script as wrappers
-    from vrm.live.batch.base import BatchScript, BatchScriptError
+    from vrm.live.batch.base import BatchScript
 
     given = getattr(arguments, "config", default_config())
     if given is None:
@@ -95,10 +95,7 @@ def write(arguments: argparse.Namespace) -> int:
         modules=modules(arguments.module, os.environ.get("LOADEDMODULES", "")),
         warning=arguments.signal, chain=arguments.chain,
         file=arguments.out or "FILE", directives=tuple(map(directive, arguments.directive)))
-    try:
-        text = wrappers.script(arguments.system, wrapper)
-    except BatchScriptError as error:
-        raise CannotRun(str(error)) from error
+    text = wrappers.script(arguments.system, wrapper)
     warn(settings, arguments)
     if arguments.out is None and arguments.submit:
         raise CannotRun("--submit needs -o FILE: the batch system may read the script later")

@@ -61,14 +61,11 @@ class FollowedJob:
 
     def row(self) -> Any | None:
         """Return its row in jobs.csv, once it has ended; otherwise None."""
-        from vrm.results.job_columns import JobFileError
         from vrm.results.jobs import read_jobs
         try:
             return next((row for row in read_jobs(self.run.jobs) if row.id == self.id), None)
         except FileNotFoundError:
             return None
-        except JobFileError as error:
-            raise CannotRun(str(error)) from error
 
     def over(self) -> bool:
         """Return whether no more output will come: the job has ended, or it waits and no manager runs that could start

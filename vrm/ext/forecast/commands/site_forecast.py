@@ -70,7 +70,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the forecast of a site; return 0."""
     from vrm.ext.forecast.parallel import available
     from vrm.ext.forecast.site.forecast import forecast_lml, forecast_site
-    from vrm.ext.forecast.site.snapshot import SnapshotError
 
     source = _source(arguments)
     dates: Callable[[float], str] | None = None  # None: dates of this host's clock
@@ -78,24 +77,19 @@ def run(arguments: argparse.Namespace) -> int:
 
     def processes(site: Snapshot) -> int:
         return available() if len(site.jobs) >= MANY else 1
-    try:
-        if arguments.lml:
-            from vrm.ext.forecast.site.lml import read
-            lml = read(arguments.lml)
-            found, written = forecast_lml(lml, *limits, processes(lml.snapshot))
-            if arguments.out:
-                _write(arguments.out, written)
-                if arguments.out == "-":
-                    return 0
-            name, site, everybody = arguments.lml, lml.snapshot, arguments.user in (None, "all")
-            dates = lml.date_text
-        else:
-            name, site = snapshot_of(arguments, source)
-            found, everybody = forecast_site(site, *limits, processes(site)), arguments.user == "all"
-    except SnapshotError as error:
-        raise CannotRun(str(error)) from None
-    except OSError as error:
-        raise CannotRun(f"{error.filename}: {error.strerror}") from None
+    if arguments.lml:
+        from vrm.ext.forecast.site.lml import read
+        lml = read(arguments.lml)
+        found, written = forecast_lml(lml, *limits, processes(lml.snapshot))
+        if arguments.out:
+            _write(arguments.out, written)
+            if arguments.out == "-":
+                return 0
+        name, site, everybody = arguments.lml, lml.snapshot, arguments.user in (None, "all")
+        dates = lml.date_text
+    else:
+        name, site = snapshot_of(arguments, source)
+        found, everybody = forecast_site(site, *limits, processes(site)), arguments.user == "all"
     user = "" if everybody else arguments.user or me()
     _show(name, site, {job.key: found[job.key] for job in site.jobs
                        if job.key in found and (not user or job.user == user)}, user, arguments.json, dates)

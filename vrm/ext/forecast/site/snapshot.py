@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from collections.abc import Mapping
 
+from vrm.system.errors import UserError
+
 ALGORITHMS = ("FCFS", "List", "Backfilling")
 """First come, first served (nothing overtakes the head); any job that fits starts; backfilling."""
 
@@ -21,7 +23,7 @@ Place = tuple[int, frozenset[int] | None]
 """A node (its number, from 0 on) and some of its cores (from 0 on); None: the cores are not known."""
 
 
-class SnapshotError(ValueError):
+class SnapshotError(UserError, ValueError):
     """Raised if a snapshot cannot be read or contradicts itself; the text names the place."""
 
 

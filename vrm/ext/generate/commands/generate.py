@@ -93,8 +93,6 @@ def generate(arguments: argparse.Namespace) -> int:
             generator.write_live(mix, queue, header, arguments.resume, arguments.speed, tell)
         else:
             generator.write_at_once(mix, queue, header, arguments.force)
-    except generator.GenerateError as error:
-        raise CannotRun(str(error)) from error
     except KeyboardInterrupt:
         print(f"vrm: interrupted; to continue, type the same command with --resume "
               f"and --seed {seed}",

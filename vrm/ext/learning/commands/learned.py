@@ -46,15 +46,12 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 def store_of(arguments: argparse.Namespace, reading: bool = True) -> LearnedStore:
     """Return the opened store of the configuration. Raises CannotRun."""
-    from vrm.ext.learning.store import LearnedStore, StoreError, place
+    from vrm.ext.learning.store import LearnedStore, place
 
     path = place(settings_of(arguments).extended("Learning.Store"))
     if path is None:
         raise CannotRun("nothing is learned here (Learning: {Store: off}); remove the key, or name a file")
-    try:
-        return LearnedStore(path, reading=reading)
-    except StoreError as error:
-        raise CannotRun(str(error)) from error
+    return LearnedStore(path, reading=reading)
 
 
 def shown(arguments: argparse.Namespace) -> int:
@@ -123,30 +120,21 @@ def nodes_shown(arguments: argparse.Namespace) -> int:
 
 def forgotten(arguments: argparse.Namespace) -> int:
     """Forget jobs; return 0."""
-    from vrm.ext.learning.store import StoreError
-
     if bool(arguments.app) == arguments.all:
         raise CannotRun("whose jobs? Give a PROGRAM, or --all")
     with store_of(arguments) as store:
-        try:
-            number = store.forget(arguments.app)
-        except StoreError as error:
-            raise CannotRun(str(error)) from error
+        number = store.forget(arguments.app)
     print(f"{number} job{'s' * (number != 1)} forgotten")
     return 0
 
 
 def imported(arguments: argparse.Namespace) -> int:
     """Add runs; return 0."""
-    from vrm.ext.learning.run_import import ImportFault, import_run
-    from vrm.ext.learning.store import StoreError
+    from vrm.ext.learning.run_import import import_run
 
     with store_of(arguments, reading=False) as store:
         for directory in arguments.directories:
-            try:
-                number = import_run(Path(directory), store)
-            except (ImportFault, StoreError) as error:
-                raise CannotRun(str(error)) from error
+            number = import_run(Path(directory), store)
             print(f"{directory}: {number} job{'s' * (number != 1)} known")
     return 0
 

@@ -106,8 +106,6 @@ def build(arguments: argparse.Namespace) -> int:
             work = Path(arguments.work).absolute() if arguments.work else None
             results = npb_build.build_official(Path(arguments.source), order, tools, report, work,
                                                lambda text: print(text, flush=True))
-    except npb_build.BuildError as error:
-        raise CannotRun(str(error)) from error
     except KeyboardInterrupt:
         print("vrm: interrupted; what was built is installed", file=sys.stderr)
         return 130

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from vrm.commands.parsing import command
-from vrm.commands.shared import CannotRun
 from vrm.system.printing.output import show
 
 
@@ -29,14 +28,11 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 def compare(arguments: argparse.Namespace) -> int:
     """Run `vrm compare`; return 0 on success, 2 if it is impossible."""
     from vrm.system.printing.text import printable_lines
-    from vrm.ext.study.report.compare import CompareError, data, draw, read_runs, table
+    from vrm.ext.study.report.compare import data, draw, read_runs, table
 
-    try:
-        runs = read_runs(arguments.directories)
-        if arguments.out is not None:
-            draw(runs, arguments.out)
-    except CompareError as error:
-        raise CannotRun(str(error)) from error
+    runs = read_runs(arguments.directories)
+    if arguments.out is not None:
+        draw(runs, arguments.out)
     show(arguments.json, lambda: data(runs), lambda: printable_lines(table(runs)))
     if arguments.out is not None and not arguments.json:
         print(f"drawn: {arguments.out}")

@@ -35,7 +35,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 def experiment(arguments: argparse.Namespace) -> int:
     """Run `vrm experiment`; return 0 if all jobs of all runs succeeded, 1 if some failed, 2 if it is impossible,
     130 if interrupted."""
-    from vrm.ext.study.experiment.execute import COMPLETE, Experiment, ExperimentError, time_left_text
+    from vrm.ext.study.experiment.execute import COMPLETE, Experiment, time_left_text
     from vrm.ext.study.experiment.experiment_plan import LIVE, read_plan
 
     plan = read_plan(arguments.file)
@@ -63,8 +63,6 @@ def experiment(arguments: argparse.Namespace) -> int:
         if seconds is not None:
             print(f"all of them take {time_left_text(seconds)} if jobs run as long as they were "
                   "estimated to")
-    except ExperimentError as error:
-        raise CannotRun(str(error)) from error
     except KeyboardInterrupt:
         print(f"vrm: interrupted; what is complete is in {out}, the same command continues",
               file=sys.stderr)

@@ -57,33 +57,27 @@ def report(arguments: argparse.Namespace) -> int:
 
 def _report(arguments: argparse.Namespace) -> int:
     from vrm.ext.study.report.table_formats import comma_separated, joined
-    from vrm.results.job_columns import JobFileError
-    from vrm.ext.study.report.plotting import PictureError
-    from vrm.ext.study.report.study import StudyError
     from vrm.ext.study.report.study_files import read_study
     from vrm.ext.study.report.study_findings import findings
     from vrm.ext.study.report.study_tables import tables
     from vrm.system.printing.text import printable_lines
 
     formats = [name for names in arguments.format for name in names]
-    try:
-        window = _window(arguments.begin, arguments.end)
-        study = read_study(arguments.directories, arguments.threshold, _progress)
-        if arguments.out is not None:
-            return _write(study, Path(arguments.out), formats or ["html"], window)
-        _progress("")
-        formats = formats or ["text"]
-        unprintable = [name for name in formats if name not in TEXTS]
-        if unprintable:
-            raise CannotRun(f"{unprintable[0]} needs a place: give --out DIR")
-        shown = tables(study)
-        for name in formats:
-            if name == "text":
-                print(printable_lines("\n".join(findings(study))), end="\n\n")
-            print(printable_lines("\n".join(map(comma_separated, shown)) if name == "csv" else
-                                  joined(shown, name)), end="")
-    except (StudyError, PictureError, JobFileError) as error:
-        raise CannotRun(str(error)) from error
+    window = _window(arguments.begin, arguments.end)
+    study = read_study(arguments.directories, arguments.threshold, _progress)
+    if arguments.out is not None:
+        return _write(study, Path(arguments.out), formats or ["html"], window)
+    _progress("")
+    formats = formats or ["text"]
+    unprintable = [name for name in formats if name not in TEXTS]
+    if unprintable:
+        raise CannotRun(f"{unprintable[0]} needs a place: give --out DIR")
+    shown = tables(study)
+    for name in formats:
+        if name == "text":
+            print(printable_lines("\n".join(findings(study))), end="\n\n")
+        print(printable_lines("\n".join(map(comma_separated, shown)) if name == "csv" else
+                              joined(shown, name)), end="")
     return 0
 
 

@@ -40,39 +40,35 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run `vrm validate`: replay the run and print the errors."""
     from vrm.config.own_policies import load_own
-    from vrm.model.measured.speedups import SpeedError
-    from vrm.ext.study.report.compare import CompareError
-    from vrm.results.job_columns import JobFileError
     from vrm.ext.study.validation.validation_report import data, draw, table
-    from vrm.scheduling.registry import PolicyError
     from vrm.system.printing.text import printable_lines
-    from vrm.ext.study.validation.replay import (ValidationError, read_changes, read_lends, read_node_lends,
-                                           read_rows, read_rules, validate)
-    from vrm.ext.measured.estimates import EstimateError, read_estimates
+    from vrm.ext.study.validation.replay import (read_changes, read_lends, read_node_lends, read_rows, read_rules,
+                                                 validate)
+    from vrm.model.measured.speedups import SpeedError
+    from vrm.ext.measured.estimates import read_estimates
 
+    settings = _settings(arguments)
+    directory, state = _places(arguments.run, settings)
+    last, nodes = read_rules(state)
+    (_, rules), *changes = read_changes(directory / "journal", last)
+    for each in (rules, *(other for _, other in changes)):
+        for text in each.own().values():
+            load_own(text, settings.base if settings is not None else Path.cwd())
+    estimates = None
+    if arguments.known == "calibrated":
+        if arguments.estimates is None:
+            raise CannotRun("which run times were known? Name the table that `vrm calibrate` "
+                            "wrote with --estimates FILE, or take those of the run with "
+                            "--known actual")
+        estimates = read_estimates(arguments.estimates)[0]
     try:
-        settings = _settings(arguments)
-        directory, state = _places(arguments.run, settings)
-        last, nodes = read_rules(state)
-        (_, rules), *changes = read_changes(directory / "journal", last)
-        for each in (rules, *(other for _, other in changes)):
-            for text in each.own().values():
-                load_own(text, settings.base if settings is not None else Path.cwd())
-        estimates = None
-        if arguments.known == "calibrated":
-            if arguments.estimates is None:
-                raise CannotRun("which run times were known? Name the table that `vrm calibrate` "
-                                "wrote with --estimates FILE, or take those of the run with "
-                                "--known actual")
-            estimates = read_estimates(arguments.estimates)[0]
         measured = _neighbours(arguments.heatmap, settings, rules.min_throughput)
-        found = validate(read_rows(directory / "jobs.csv"), rules, nodes, estimates, measured, changes,
-                         read_lends(directory / "journal", nodes), read_node_lends(directory / "journal"))
-        for picture in arguments.out:
-            draw(found, picture)
-    except (ValidationError, EstimateError, SpeedError, PolicyError, CompareError,
-            JobFileError) as error:
+    except SpeedError as error:
         raise CannotRun(str(error)) from error
+    found = validate(read_rows(directory / "jobs.csv"), rules, nodes, estimates, measured, changes,
+                     read_lends(directory / "journal", nodes), read_node_lends(directory / "journal"))
+    for picture in arguments.out:
+        draw(found, picture)
     if arguments.json:
         print(json.dumps(data(found), indent=2))
         return 0

@@ -41,6 +41,7 @@ from vrm.results.metrics import makespan, ran
 from vrm.simulation.inputs import QueueWorkload, is_generated
 from vrm.ext.generate.generator import write_at_once
 from vrm.workload.submission import Submission
+from vrm.system.errors import UserError
 
 Reporter = Callable[[str], None]
 COMPLETE, CUT_SHORT, MISSING = "complete", "cut short", "to do"
@@ -50,7 +51,7 @@ MACHINE = "machine.yaml"
 _LIMIT_EXCEEDED = -1  # instead of an exit status: the run was stopped at the experiment's Limit
 
 
-class ExperimentError(Exception):
+class ExperimentError(UserError):
     """An experiment that cannot be executed; the text gives the reason and the remedy."""
 
 

@@ -25,6 +25,7 @@ from vrm.results.names import digits, policy_name, time_text, unit_of
 from vrm.results.summary import Distribution, distribution, mean
 from vrm.system.files import read_regular
 from vrm.system.printing.output import boxed
+from vrm.system.errors import UserError
 
 # Okabe and Ito, "Color universal design" (2008), without black, and without yellow (invisible on white).
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7")
@@ -34,7 +35,7 @@ TICKS = ((0, "0"), (1, "1 s"), (10, "10 s"), (60, "1 min"), (600, "10 min"), (36
          (36000, "10 h"), (345600, "4 d"), (3456000, "40 d"), (34560000, "400 d"))
 
 
-class CompareError(Exception):
+class CompareError(UserError):
     """Runs that cannot be compared; the text names the place and the remedy."""
 
 

@@ -13,8 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import (Any, Protocol,
-                    cast)
+from typing import Any, Protocol, cast
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from vrm.model.job import JobState
@@ -24,6 +23,7 @@ from vrm.results.jobs import JobRow
 from vrm.results.metrics import THRESHOLD, application_time, running
 from vrm.ext.study.confidence import ConfidenceInterval, interval
 from vrm.results.summary import JobArrays, mean
+from vrm.system.errors import UserError
 
 Choices = tuple[str | None, str | None, str | None]
 """Algorithm, backfilling and policy; None if unknown."""
@@ -38,41 +38,27 @@ _NAMELESS = re.compile(r"app\d*")
 MEASURED = 0.2  # shortest time (s) from which a speed-up is computed: programs print hundredths of a second
 
 
-class StudyError(Exception):
+class StudyError(UserError):
     """Directories that cannot be reported on; the text names the place and the remedy."""
 
 
 class RanJob(Protocol):
     """The fields of a job that ran; a `JobRow` with a start and an end has them."""
 
-    @property
-    def id(self) -> int: ...
-    @property
-    def app(self) -> str: ...
-    @property
-    def procs(self) -> int: ...
-    @property
-    def processors(self) -> int: ...
-    @property
-    def submit(self) -> float: ...
-    @property
-    def start(self) -> float: ...
-    @property
-    def end(self) -> float: ...
-    @property
-    def status(self) -> str: ...
-    @property
-    def app_time(self) -> float | None: ...
-    @property
-    def nodes(self) -> str: ...
-    @property
-    def cores(self) -> str: ...
-    @property
-    def devices(self) -> str: ...
-    @property
-    def exit_code(self) -> int | None: ...
-    @property
-    def coupled(self) -> str: ...
+    id: int
+    app: str
+    procs: int
+    processors: int
+    submit: float
+    start: float
+    end: float
+    status: str
+    app_time: float | None
+    nodes: str
+    cores: str
+    devices: str
+    exit_code: int | None
+    coupled: str
 
 
 @dataclass(frozen=True)

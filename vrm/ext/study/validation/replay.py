@@ -35,9 +35,10 @@ from vrm.ext.study.validation.loan_records import lent_to_no_job, run_time_on_al
 from vrm.ext.lending.simulated.recorded_lends import RequestedLend
 from vrm.ext.measured.estimates import Table
 from vrm.workload.submission import Submission
+from vrm.system.errors import UserError
 
 
-class ValidationError(ValueError):
+class ValidationError(UserError, ValueError):
     """A run that cannot be replayed; the text names the place and the remedy."""
 
 
