@@ -555,9 +555,10 @@ class History:
 
     def listed(self, world: World, told: Told) -> None:
         """Check a list of unended jobs that a user got: it has every unended job that earlier replies named."""
-        if world.object is None or any(each.sent and each.sent["do"] == "requeue" for each in world.told):
+        live = getattr(world.object, "live", None)  # a manager that has not opened the journal yet knows no jobs
+        if not hasattr(live, "journal") or any(each.sent and each.sent["do"] == "requeue" for each in world.told):
             return
-        entries = world.object.live.state.book.entries
+        entries = live.state.book.entries
         before = {job for each in world.told if each.over and each.at < told.asked for job in each.ids}
         lost = [job for job in sorted(before - {*told.ids}) if job not in entries or not entries[job].state.ended]
         if lost:
