@@ -193,8 +193,7 @@ class Recovery(Part):
         cluster, runs = self.live.cluster, {recovery.RUNNING, recovery.ELSEWHERE}
         placements: dict[int, Placement] = {}
         for job, start, _ in looked:
-            before = codec.cluster_of(self._run_of.get(job.id, {}), cluster)
-            placement = codec.moved(codec.placement_of(start["placement"], before), before, cluster)
+            placement = self._moved(start, self._run_of.get(job.id, {}))
             if placement is not None:
                 placements[job.id] = placement
         alive = {job.id for job, _, found in looked if found.what in runs}
@@ -273,12 +272,15 @@ class Recovery(Part):
             running.why = f"{', '.join(names)} {'was' if len(names) == 1 else 'were'} restarted"
         return bool(names)
 
+    def _moved(self, start: Mapping[str, Any], under: Mapping[str, Any]) -> Placement | None:
+        """Return the cores of a recorded start on the present nodes; None if they are not there."""
+        before = codec.cluster_of(under, self.live.cluster)
+        return codec.moved(codec.placement_of(start["placement"], before), before, self.live.cluster)
+
     def _now(self, start: Mapping[str, Any], under: Mapping[str, Any], job_id: int) -> Placement | None:
-        """Return the cores of a recorded start on the present nodes; None if they are not there. Cores that a job has
-        lent are the borrower's own if that job is not there."""
-        cluster = self.live.cluster
-        before = codec.cluster_of(under, cluster)
-        placement = codec.moved(codec.placement_of(start["placement"], before), before, cluster)
+        """Return the present cores of a job that was started; None if they are not there. Cores that a job has lent are
+        the borrower's own if that job is not there."""
+        cluster, placement = self.live.cluster, self._moved(start, under)
         if placement is None or placement.lease is None:
             return placement
         self._borrowers[job_id] = placement
