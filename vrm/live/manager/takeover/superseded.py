@@ -8,7 +8,7 @@ from vrm.model import Placement
 from vrm.model.placement import CoreLayout
 
 
-class Holdings:
+class LaterHoldings:
     """What some placements hold together: lanes of nodes, cores, and devices. Cores on loan count as held by the borrower."""
 
     def __init__(self, layout: CoreLayout) -> None:
@@ -46,11 +46,11 @@ def superseded(placements: dict[int, Placement], borrowers: Mapping[int, Collect
     lender, so it may run on cores of the lender, which runs as well.
     """
     found: set[int] = set()
-    all_later, later = Holdings(layout), list[int]()
+    all_later, later = LaterHoldings(layout), list[int]()
     for job_id in reversed(placements):
         held = all_later
         if borrowers.get(job_id):
-            held = Holdings(layout)
+            held = LaterHoldings(layout)
             for other in later:
                 if other not in borrowers[job_id]:
                     held.add(placements[other])
