@@ -119,8 +119,7 @@ def test_two_batch_jobs_of_one_node_run_on_different_cores(
             output = each.log / "where.x.0.o"
             wait_until(lambda: output.exists() and output.read_text(), "it runs")
             places.append(output.read_text().split()[-1])
-            wait_until(lambda: each.state()["jobs"][0]["binding"] == "ok",  # type: ignore[index]
-                       "its binding is checked")
+            wait_until(lambda: [job["binding"] for job in (each.state() or {"jobs": []})["jobs"]] == ["ok"], "its binding is checked")
         assert len(set(places)) == 2, places
         refused = third.run(PBS_JOBID="3.login", **env)
         assert refused.returncode == 2
