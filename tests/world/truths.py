@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 _LIFE = re.compile(rb'"event":"(job|start|end|again|back|revise)","id":(\d+)[^\n]*\n')
 
 _INTENT = re.compile(rb'"event":"(start|intent|end|again)","id":(\d+)')
+
+DOUBT = 8.0
+"""Seconds of silence after which a runner no longer carries out an order (`vrm.live.runner.runner.DOUBT`)."""
 
 DEAF = 2.5
 """Delay of a connection to a node (seconds) from which on the node's answers may come too late."""
@@ -271,6 +275,7 @@ class History:
         self.runs: dict[int, list[Run]] = {}
         self.wrong: list[str] = []
         self.trouble_until = 0.0
+        self.cut_at: dict[str, float] = {}  # when nodes became unreachable
         self.trouble_beyond = 0.0  # time until which nodes may be unreachable
         self.forks_refused = False
         self.stalled = False    # processes of vrm were suspended for a while
@@ -315,6 +320,7 @@ class History:
         run, runs = Run(job, process, starts), self.runs.setdefault(job, [])
         parent = process.parent
         run.signalled = self.stopping
+        held_up = process.host.delay > 0.0 or K.now < self.cut_at.get(process.host.name, -DOUBT) + DOUBT  # an order on its way
         if process.host is not K.home:
             run.unlinked = self.loose.get(job) == starts or (parent is not None and parent.dead)
         elif parent is not None and parent.dead:
@@ -322,6 +328,7 @@ class History:
             self.unguarded.add(job)
         if parent is not None and "ssh" in parent.facts and parent.facts["ssh"].dead:  # a start order that was already sent
             run.unlinked = run.late = True
+            run.cut = held_up
             runs.append(run)
             return run
         gone = given_up(world.object) if getattr(world.object, "live", None) else set()  # their jobs run again elsewhere
@@ -331,6 +338,7 @@ class History:
         if last in (b"end", b"again") and process.host is not K.home and (
                 starts > len(runs) or all(each.start < starts or each.brief for each in runs)):
             run.unlinked = run.late = True
+            run.cut = held_up
         elif last != b"start" or starts <= len(runs):
             self.say(f"job {job} starts, and on the disk there are {starts} starts, the last word is {last.decode() or 'nothing'}: "
                      f"{runs}")
@@ -498,6 +506,8 @@ class History:
     def unlinked(self, host: str, cut: bool = False) -> None:
         """Record that the connection to a node, or to all nodes (""), is lost: vrm may not learn of ends that are not recorded
         yet, and programs that are to start there may not start."""
+        if cut:
+            self.cut_at[host] = K.now
         for job, start, run in self._begun():
             if run is None:
                 self.loose[job] = start
@@ -536,11 +546,14 @@ class History:
 
     def after_crash(self, world: World) -> None:
         """Record after a crash whose ends are unknown: jobs that run according to the journal on disk."""
-        for job, word in self._last(self.known()).items():
+        known = self.known()
+        for job, word in self._last(known).items():
             if word == b"start":
                 self.struck.add(job)
                 for run in self.runs.get(job, ())[-1:]:
                     run.crashed = True
+        starts = Counter(int(found[2]) for found in _LIFE.finditer(known) if found[1] == b"start")
+        self.loose = {job: min(start, starts[job]) for job, start in self.loose.items()}  # without starts that the crash has undone
 
     def starts(self, told: Told) -> int:
         """Return how often the job of a cancel command was started according to the journal; 0 for other commands."""
@@ -736,6 +749,7 @@ def _judge_job(world: World, entry: Any, row: Any, runs: list[Run]) -> None:
     asked = {act.kind for act in world.plan.acts if act.value in (job, "all")} | {
         {"scancel": "cancel"}.get(act.value[0], act.value[1]) for act in world.plan.acts
         if act.kind == "slurm" and act.value[-1] in (str(job), str(first))}
+    runs = [run for run in runs if not (run.late and run.cut)] or runs  # see reliability.md for orders that are on their way
     for run in runs[:-1]:
         if run.clean and run.code == 0 and "requeue" not in asked:
             history.say(f"job {job} ended well, and ran again: {runs}")

@@ -38,6 +38,18 @@ def test_a_job_whose_node_cannot_be_reached_starts_on_another_and_the_node_is_us
     managed.close()
 
 
+def test_a_script_whose_first_node_cannot_be_reached_waits_for_it(root: Path) -> None:
+    """It is to run on both nodes (seed 795939009537 of the world)."""
+    managed = Managed(root, "ok.x 8 99 0")
+    managed.start(1.0)
+    managed.jobs.says.append(LaunchFailed(0, "n0 does not answer", kind=Failure.UNREACHED))
+    managed.turn(2.0)
+    assert states(managed) == ["queued"] and managed.live.cluster.up == 0b10
+    managed.turn(2.0 + CLOSED_FOR)
+    assert managed.live.running[0].booking.placement.nodes == [0, 1]
+    managed.close()
+
+
 @pytest.mark.parametrize("why, said", [
     ("output file o: No space left on device", "cannot write: output file o"),
     ("no process for it: Resource temporarily unavailable", "cannot start: no process for it")])

@@ -292,7 +292,7 @@ class Launches(Part):
         live = self.live
         del live.running[running.job.id]
         self.ends.take_back(running.job)
-        node, = running.booking.placement.nodes
+        node = running.booking.placement.nodes[0]  # a script of several nodes begins there
         if live.cluster.up >> node & 1:
             live.tell("warning", f"{why}; no job starts there for {CLOSED_FOR:g} s")
         self.nodes.close(node, live.now + CLOSED_FOR)
