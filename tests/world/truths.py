@@ -779,7 +779,9 @@ def _judge_job(world: World, entry: Any, row: Any, runs: list[Run]) -> None:
             history.say(f"job {job} is said to have ended with {known} ({row.reason}), and it is: {runs}")
         again = bool(last.code) and "on which it depends" in row.reason and any(
             told.sent and told.sent["do"] == "requeue" for told in world.told)  # before its retry, because it depends on a job that was requeued
-        if state == "cancelled" and not asked & {"cancel", "requeue"} and not again:
+        again |= bool(last.code) and "its line was removed" in row.reason and job in history.of_file  # before its retry: a crash has undone the edit
+        later = len(re.findall(rb'"event":"start","id":%d\b' % job, history.known())) > last.start  # a start without a run
+        if state == "cancelled" and not asked & {"cancel", "requeue"} and not again and not later:
             history.say(f"job {job} is cancelled ({row.reason}), and it ended by itself: {runs}")
     if "could not start" in row.reason and "Input/output error" not in row.reason and not world.plan.hosts:
         history.say(f"job {job} is {state} ({row.reason}): {runs}")

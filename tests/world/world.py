@@ -23,7 +23,7 @@ MOST_SECONDS = 900.0
 MOST_PUT_OFF = 40
 """Number of times that a fault without a target is postponed before it is dropped."""
 
-MOST_STEPS = 120_000
+MOST_STEPS = 200_000
 """Number of system calls within which a world must end."""
 
 MOST_WAITED = 1.0
@@ -301,7 +301,7 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
         if K.disk.trouble and act.kind in ("append", "insert", "edit"):
             K.at(K.now + 1.0, lambda: self._act(at, act))
             return
-        if act.kind == "insert" and any(process.role == "editor" for process in K.processes.values() if not process.dead):
+        if act.kind in ("append", "insert") and any(process.role == "editor" for process in K.processes.values() if not process.dead):
             K.at(K.now + 0.1, lambda: self._act(at, act))  # users edit a file one after the other
             return
         body = {"append": self._append, "insert": self._insert, "term": self._term, "edit": self._edit_script}.get(act.kind)
