@@ -633,9 +633,10 @@ End: {f"{{At: {plan.batch:g}, Margin: 0.5, Fit: no}}" if plan.batch else "{At: n
         return True
 
     def _resume(self, process: Process) -> None:
-        """Let a stopped process continue. If it hid the end of a program, vrm could not know that the program had ended before
-        the manager was about to end it."""
-        self.history.intents()
+        """Let a stopped process continue. A supervisor may have hidden the end of its program: vrm could not know that it had
+        ended before the manager was about to end it."""
+        if process.role == "supervisor":
+            self.history.intents()
         K.signal(process, 18)
 
     def _do_fork(self, fault: Fault) -> None:
