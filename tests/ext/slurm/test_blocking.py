@@ -96,6 +96,15 @@ def test_standard_input_is_the_clients(outside: Outside) -> None:
     assert done.stdout == "from a file\n", done.stderr
 
 
+def test_options_of_the_job_are_not_options_of_its_step(outside: Outside) -> None:
+    first = outside.run("sbatch", "--parsable", "--wrap=echo first").stdout.strip()
+    done = outside.run("srun", f"--dependency=afterany:{first}", "--begin=now", "--signal=USR1@1", "echo", "second")
+    assert (done.returncode, done.stdout) == (0, "second\n"), done.stderr
+    wait_until(lambda: len(outside.site.rows()) == 2, "both are recorded")
+    starts = {row.id: row.start for row in outside.site.rows().values()}
+    assert starts[int(first)] < starts[int(first) + 1]
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_client_that_ends_takes_its_job_with_it(outside: Outside, number: int) -> None:
     site = outside.site

@@ -24,7 +24,7 @@ from vrm.ext.slurm.forms.options import Options
 from vrm.ext.slurm.sbatch import ask, components
 from vrm.ext.slurm.calls.wire import STDIN, Call
 from vrm.model import JobState
-from vrm.ext.steps.options import known, parts_of
+from vrm.ext.steps.options import OF_JOBS, known, parts_of
 
 SRUN = Options("srun", known("srun"), "[options] PROGRAM [ARGUMENTS]")
 """Options of srun; the srun inside the job reads the options of the step again."""
@@ -52,7 +52,7 @@ def srun(call: Call, handler: RequestHandler) -> Reply:
         raise SRUN.error("--het-group names components of the job in which srun runs, and this is outside of jobs")
     job = {key: value for key, value in chosen.items() if key not in ("output", "error", "input", "export")}
     # These options apply to the job, not to its step.
-    typed = [SRUN.without(part, "nodelist", "nodefile", "exclude", "signal") for part in parts]
+    typed = [SRUN.without(part, "nodelist", "exclude", *OF_JOBS) for part in parts]
     if "pty" in chosen:
         return _enter(call, handler, SRUN, job, rest[0])
     words = [word for part in typed for word in (":", *part)][1:]

@@ -62,6 +62,11 @@ def known(command: str, in_step: bool = False) -> str:
                     if command in commands for option in options.split(","))
 
 
+OF_JOBS = tuple(option.split()[1] for _, job, step, options in TABLE if (job, step) == ("", NOT_HERE)
+                for option in options.split(","))
+"""Long names of the options that jobs follow and steps refuse."""
+
+
 class CommandOption:
     """An option: its letter and long name ("": none), what follows it, and the key of its value (or IGNORED or
     NOT_HERE)."""
