@@ -403,9 +403,21 @@ def test_formats_of_squeue(utc: None) -> None:
     del handler.all[4]
     assert [each["job_id"] for each in json.loads(shown("--json"))["jobs"]] == [2, 1] and shown(SQUEUE_FORMAT="%i") == "JOBID\n2\n1\n"
     assert run(handler, "squeue", "-j", "99").code == 1 and run(handler, "squeue", "-j", "98,99").code == 0
-    for wrong in (["-j", "x"], ["-t", "x"], ["-o", "%!"], ["-O", "nosuch"], ["-S", "?"], ["word"], ["-i5"], ["--yaml"]):
+    for wrong in (["-j", "x"], ["-t", "x"], ["-S", "?"], ["word"], ["-i5"], ["--yaml"]):
         answer = run(handler, "squeue", *wrong)
         assert answer.code == 1 and answer.err.startswith("squeue: error: ") and not answer.out, wrong
+
+
+def test_what_is_no_column_is_complained_about_and_left_out() -> None:
+    """As Slurm 22.05 does; clients put quotes around their formats."""
+    handler = Counter(a_job(1, JobState.QUEUED))
+    wrong = "squeue: error: Invalid job format specification: {}\n"
+    assert run(handler, "squeue", "-h", '--Format=",JobID:5,wait4switch:6,nosuch:4,Tres-Per-Job:5,"') == Answer(
+        "1    0:00  N/A  \n", wrong.format('"') + wrong.format("nosuch") + wrong.format('"'))
+    assert run(handler, "squeue", "-o", "%i %$|%5 i") == Answer("JOBID %$|%5 i\n1 %$|%5 i\n", wrong.format("%$|") + wrong.format(
+        "%5 i"))
+    answer = run(handler, "sinfo", "-h", "-O", "nosuch,PreemptMode:4")
+    assert answer.out == "OFF \n" and answer.err == "sinfo: error: Invalid job format specification: nosuch\n" and not answer.code
 
 
 def test_sacct(utc: None) -> None:

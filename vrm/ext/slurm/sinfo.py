@@ -48,10 +48,8 @@ def sinfo(call: Call, handler: RequestHandler) -> Answer:
     by_node = "Node" in given
     default = (SUMMARY if "summarize" in given else NODES_LONG if by_node and "long" in given else
                NODES if by_node else LONG if "long" in given else DEFAULT)
-    wrong = "Invalid node format specification: {}"
-    table = OPTIONS.checked(wrong, formats.names, given["Format"], names) if "Format" in given else OPTIONS.checked(
-        wrong, formats.letters, (given.get("format") or call.env.get("SINFO_FORMAT") or default).replace("#", ""),
-        letters)
+    table = formats.names(given["Format"], names) if "Format" in given else formats.letters(
+        (given.get("format") or call.env.get("SINFO_FORMAT") or default).replace("#", ""), letters)
     nodes, partitions = _chosen(given, handler)
     rows = []
     for partition in partitions:
@@ -71,7 +69,7 @@ def sinfo(call: Call, handler: RequestHandler) -> Answer:
     if "json" in given:
         return Answer(json_output.document(call, handler, "sinfo", (
             json_output.nodes_of(row.partition, row.nodes, handler) for row in rows)))
-    return Answer(table.lines(rows, heading))
+    return Answer(table.lines(rows, heading), table.complaints("sinfo"))
 
 
 def _chosen(given: Mapping[str, str], handler: RequestHandler) -> tuple[list[NodeView], list[str]]:
@@ -190,6 +188,9 @@ def _columns(handler: RequestHandler) -> tuple[formats.Known, formats.Known]:
         ("V", "cluster", "CLUSTER", lambda row: "vrm"), ("I", "prioritytierjob", "PRIO_JOB_FACTOR", lambda row: "1"),
         ("", "allocmem", "ALLOCMEM", each(lambda node: node.memory_taken >> 20)),
         ("", "gresused", "GRES_USED", lambda row: f"gpu:{sum(node.gpus_taken for node in row.nodes) // 1000}"),
+        ("", "port", "PORT", lambda row: "0"), ("", "preemptmode", "PREEMPT_MODE", lambda row: "OFF"),
+        ("", "priorityjobfactor", "PRIO_JOB_FACTOR", lambda row: "1"), ("", "userlong", "USER", lambda row: "Unknown"),
+        ("", "statecomplete", "STATECOMPLETE", lambda row: state(row).lower()),
         ("", "extra", "EXTRA", lambda row: ""), ("", "comment", "COMMENT", lambda row: ""),
         ("", "state", "STATE", lambda row: state_names.SHORT_NODE[state(row)])]
     return formats.index_columns(rows)

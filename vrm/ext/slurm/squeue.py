@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from vrm.ext.slurm.forms import json_output, formats, times, state_names
 from vrm.ext.slurm.calls.answers import Answer, Call
@@ -43,17 +44,17 @@ def squeue(call: Call, handler: RequestHandler) -> Answer:
     jobs = _sorted(jobs, given.get("sort", env.get("SQUEUE_SORT", "")), handler)
     if "json" in given:
         return Answer(json_output.document(call, handler, "jobs", (json_output.queued(job, handler) for job in jobs)))
-    return Answer(table.lines(jobs, "noheader" not in given))
+    return Answer(table.lines(jobs, "noheader" not in given), table.complaints("squeue"))
 
 
 def _table(given: Mapping[str, str], env: Mapping[str, str], handler: RequestHandler) -> formats.TextTable:
     letters, names = columns(handler, env)
-    choices = ((formats.names, names, given.get("Format")), (formats.letters, letters, given.get("format")),
-               (formats.letters, letters, START if "start" in given else LONG if "long" in given else None),
-               (formats.names, names, env.get("SQUEUE_FORMAT2") or None),
-               (formats.letters, letters, env.get("SQUEUE_FORMAT") or DEFAULT))
-    how, known, text = next(choice for choice in choices if choice[2] is not None)
-    return OPTIONS.checked("Unrecognized field: {}", how, text, known)
+    if "Format" in given:
+        return formats.names(given["Format"], names)
+    text = given.get("format", START if "start" in given else LONG if "long" in given else None)
+    if text is None and env.get("SQUEUE_FORMAT2"):
+        return formats.names(env["SQUEUE_FORMAT2"], names)
+    return formats.letters(env.get("SQUEUE_FORMAT") or DEFAULT if text is None else text, letters)
 
 
 def _chosen(given: Mapping[str, str], env: Mapping[str, str], handler: RequestHandler) -> tuple[list[JobView], bool]:
@@ -114,6 +115,38 @@ def _gpus(job: JobView) -> str:
     return f"gres:gpu:{count}" if count else "N/A"
 
 
+def _tres(job: JobView) -> str:
+    return f"cpu={job.cpus},node={job.node_count},billing={job.cpus}"
+
+
+_CONSTANT = """
+(null) admin_comment allocnodes=ALLOC_NODES burstbuffer=BURST_BUFFER burstbufferstate=BURST_BUFFER_STATE
+(null) clusterfeature=CLUSTER_FEATURES container mcslabel network system_comment
+N/A accruetime=ACCRUE_TIME cpus-per-tres hetjobid=HET_JOB_ID hetjobidset=HET_JOB_ID_SET hetjoboffset=HET_JOB_OFFSET
+N/A lastschedeval=LAST_SCHED_EVAL mem-per-tres ntpercore=NTASKS_PER_CORE ntpersocket=NTASKS_PER_SOCKET
+N/A resizetime=RESIZE_TIME tres-bind tres-freq tres-per-job tres-per-socket tres-per-task
+0 allocsid=ALLOC_SID associd=ASSOC_ID boardspernode=BOARDS_PER_NODE derivedec=DERIVED_EC reboot reqswitch=REQ_SWITCH
+0 ntperboard=NTASKS_PER_BOARD ntpernode=NTASKS_PER_NODE
+0:00 delayboot=DELAY_BOOT mintime=TIME_MIN wait4switch
+NA siblingsactive=ACTIVE_SIBLINGS siblingsactiveraw=ACTIVE_SIBLINGS_RAW
+NA siblingsviable=VIABLE_SIBLINGS siblingsviableraw=VIABLE_SIBLINGS_RAW
+NotSet profile
+"""
+"""Columns about what vrm does not have: what Slurm prints for a job without it, and their names, with the heading where
+it is not the name in capitals."""
+
+
+def _constant() -> Iterator[tuple[str, str, str, Value]]:
+    for line in _CONSTANT.split("\n"):
+        value, _, names = line.partition(" ")
+        for name, equals, heading in (word.partition("=") for word in names.split()):
+            yield "", name, heading if equals else name.upper().replace("-", "_"), partial(_always, value)
+
+
+def _always(value: str, job: JobView) -> str:
+    return value
+
+
 def columns(handler: RequestHandler, env: Mapping[str, str]) -> tuple[formats.Known, formats.Known]:
     """Return the columns by the letters and by the names of formats."""
     site = handler.site
@@ -163,7 +196,7 @@ def columns(handler: RequestHandler, env: Mapping[str, str]) -> tuple[formats.Kn
         ("q", "qos", "QOS", lambda job: "normal"),
         ("E", "dependency", "DEPENDENCY", state_names.dependency),
         ("f", "feature", "FEATURES", lambda job: job.features or "(null)"),
-        ("h", "oversubscribe", "OVER_SUBSCRIBE", lambda job: "NO" if job.job.exclusive else "YES"),
+        ("h", "oversubscribe", "OVER_SUBSCRIBE", lambda job: "NO" if job.job.exclusive else "OK"),
         ("n", "reqnodes", "REQ_NODES", lambda job: state_names.node_list(job.job.request.nodelist)),
         ("x", "excnodes", "EXC_NODES", lambda job: state_names.node_list(job.job.request.exclude)),
         ("Y", "schednodes", "SCHEDNODES", lambda job: "(null)"),
@@ -190,10 +223,16 @@ def columns(handler: RequestHandler, env: Mapping[str, str]) -> tuple[formats.Kn
         ("", "stderr", "STDERR", lambda job: handler.files(job)[1]),
         ("", "stdin", "STDIN", lambda job: handler.files(job)[2] or "/dev/null"),
         ("", "eligibletime", "ELIGIBLE_TIME", lambda job: times.moment(job.eligible, env)),
-        ("", "tres-alloc", "TRES_ALLOC", lambda job: f"cpu={job.cpus}"),
+        ("", "tres-alloc", "TRES_ALLOC", _tres), ("", "tres", "TRES_ALLOC", _tres),
         ("", "batchflag", "BATCH_FLAG", lambda job: str(int(job.job.payload.script))),
         ("", "maxcpus", "MAX_CPUS", lambda job: "0"), ("", "maxnodes", "MAX_NODES", lambda job: "0"),
         ("", "nodes", "NODES", lambda job: str(job.node_count)),
-        ("", "gres", "TRES_PER_NODE", _gpus),
+        ("", "gres", "TRES_PER_NODE", _gpus), ("", "sct", "S:C:T", lambda job: "*:*:*"),
+        ("", "shared", "OVER_SUBSCRIBE", lambda job: "NO" if job.job.exclusive else "OK"),
+        ("", "pendingtime", "PENDING_TIME",
+         lambda job: str(int(max(0.0, min(job.start, handler.now) - job.job.submit)))),
+        ("", "requeue", "REQUEUE", lambda job: str(int(job.details.more.get("requeue") != "no"))),
+        ("", "deadline", "DEADLINE", lambda job: times.moment(job.deadline, env)),
+        *_constant(),
     ]
     return formats.index_columns(rows)

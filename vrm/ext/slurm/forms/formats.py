@@ -40,10 +40,15 @@ class Column(NamedTuple):
 
 
 class TextTable(NamedTuple):
-    """A text that begins each line, and the columns that follow it."""
+    """A text that begins each line, the columns that follow it, and the parts of the format that are not known."""
 
     prefix: str
     columns: list[Column]
+    unknown: list[str]
+
+    def complaints(self, command: str) -> str:
+        """Return the lines about unknown parts of the format that Slurm prints; it prints the table, too."""
+        return "".join(f"{command}: error: Invalid job format specification: {part}\n" for part in self.unknown)
 
     def lines(self, rows: Sequence[Any], heading: bool) -> str:
         """Return the rows as lines, with the headings first if `heading` is true."""
@@ -62,40 +67,43 @@ _LETTER = re.compile(r"(\.?)([0-9]{0,6})([A-Za-z#])(.*)", re.DOTALL)
 def letters(text: str, known: Known) -> TextTable:
     """Return the table of a format such as `%.18i %j`: `%`, a `.` for right alignment, a width, a letter, and the
     text that follows the column. `%all` means all letters with `|` between them. Several `%` in a row count as one,
-    as in Slurm. Raises ValueError with the invalid part."""
+    and what is no column is text, as in Slurm."""
     if text.lower() == "%all":
         text = "|".join(f"%{letter}" for letter in sorted(known, key=str.swapcase))
     first, *parts = re.split(r"%+", text)
-    columns = []
+    columns, unknown = [], []
     for part in parts:
         if not part:
             continue
         match = _LETTER.fullmatch(part)
         if not match or match[3] not in known or int(match[2] or 0) > WIDEST:
-            raise ValueError(f"%{part}")
+            unknown.append(f"%{part}")
+            columns.append(Column("", _nothing, suffix=f"%{part}"))
+            continue
         heading, value = known[match[3]]
         columns.append(Column(heading, value, int(match[2] or 0), bool(match[1]), match[4]))
-    return TextTable(first, columns)
+    return TextTable(first, columns, unknown)
 
 
-_NAMED = re.compile(r"([A-Za-z/_-]+)(?::(\.?)([0-9]{0,6})(.*))?", re.DOTALL)
+_NAMED = re.compile(r"([A-Za-z0-9/_-]+)(?::(\.?)([0-9]{0,6})(.*))?", re.DOTALL)
 
 WIDTH = 20
 """Width of a column of `-O` without a width, in characters."""
 
 
 def names(text: str, known: Known) -> TextTable:
-    """Return the table of a format such as `JobID:20,State`. Raises ValueError with the invalid part."""
-    columns = []
+    """Return the table of a format such as `JobID:20,State`, without what is no column."""
+    columns, unknown = [], []
     for part in text.split(","):
         if not part.strip():
             continue
         match = _NAMED.fullmatch(part.strip())
         found = known.get(match[1].lower()) if match else None
         if not match or found is None or int(match[3] or 0) > WIDEST:
-            raise ValueError(part)
+            unknown.append(part.partition(":")[0])
+            continue
         columns.append(Column(*found, int(match[3] or WIDTH), bool(match[2]), match[4] or ""))
-    return TextTable("", columns)
+    return TextTable("", columns, unknown)
 
 
 class SacctField(NamedTuple):
