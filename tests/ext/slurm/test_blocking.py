@@ -96,6 +96,12 @@ def test_standard_input_is_the_clients(outside: Outside) -> None:
     assert done.stdout == "from a file\n", done.stderr
 
 
+def test_salloc_says_which_job_it_got(outside: Outside) -> None:
+    done = outside.run("salloc", "-n", "1", "sh", "-c", "echo $SLURM_JOB_ID")
+    assert done.returncode == 0 and done.stderr.splitlines()[-1] == f"salloc: Granted job allocation {done.stdout.strip()}"
+    assert not outside.run("salloc", "-Q", "-n", "1", "true").stderr
+
+
 def test_options_of_the_job_are_not_options_of_its_step(outside: Outside) -> None:
     first = outside.run("sbatch", "--parsable", "--wrap=echo first").stdout.strip()
     done = outside.run("srun", f"--dependency=afterany:{first}", "--begin=now", "--signal=USR1@1", "echo", "second")

@@ -420,6 +420,26 @@ def test_what_is_no_column_is_complained_about_and_left_out() -> None:
     assert answer.out == "OFF \n" and answer.err == "sinfo: error: Invalid job format specification: nosuch\n" and not answer.code
 
 
+def test_jobs_of_an_array_that_wait_alike_are_one_line() -> None:
+    """As Slurm 22.05 prints them."""
+    waiting = [a_job(10 + index, JobState.QUEUED, array=10, index=index, why=front.LIMIT, fields={"throttle": 2})
+               for index in (3, 4, 5, 7)]
+    handler = Counter(a_job(10, JobState.RUNNING, nodes=("n1",), array=10, index=1), *waiting,
+                      a_job(20, JobState.QUEUED, array=10, index=10, why=front.HELD), a_job(30, JobState.QUEUED))
+
+    def shown(*words_: str, **env: str) -> list[str]:
+        answer = run(handler, "squeue", "-h", *words_, env=env)
+        assert (answer.err, answer.code) == ("", 0)
+        return sorted(answer.out.splitlines())
+
+    assert shown("-o", "%i %K %F %T") == ["10_1 1 10 RUNNING", "10_[10] 10 10 PENDING", "10_[3-5,7%2] 3-5,7%2 10 PENDING",
+                                          "30 N/A 30 PENDING"]
+    each = ["10_1", "10_10", "10_3", "10_4", "10_5", "10_7"]
+    assert shown("-r", "-j10", "-o", "%i") == shown("-j10", "-o", "%i", SQUEUE_ARRAY="1") == each
+    assert shown("-j", "10_[3-4]", "-o", "%i") == ["10_3", "10_4"]
+    assert len(json.loads(run(handler, "squeue", "--json").out)["jobs"]) == 7
+
+
 def test_sacct(utc: None) -> None:
     handler = Counter(
         a_job(1, JobState.COMPLETED, nodes=("n1",), cores=(2,), start=1_699_999_400.0, end=1_699_999_465.0, code=0),

@@ -343,7 +343,7 @@ def test_dependencies_of_starts_and_failures_and_times_to_begin(cluster: Cluster
     assert shown(later, "%T %r %E") == f"PENDING Dependency after:{blocked}+1(unfulfilled)"
     assert shown(failed, "%r %E") == f"Dependency afternotok:{blocked}(unfulfilled)"
     assert shown(single, "%r %E") == "Dependency singleton(unfulfilled)"
-    assert shown(throttled, "%i|%r|%E").splitlines()[1] == f"{throttled}_1|JobArrayTaskLimit|(null)"
+    assert shown(throttled, "%i|%r|%E").splitlines()[1] == f"{throttled}_[1%1]|JobArrayTaskLimit|(null)"
     when = cluster.said("squeue", "-h", "-j", str(early), "-o", "%T|%r|%S|%V", SLURM_TIME_FORMAT="%s").strip().split("|")
     assert when[:2] == ["PENDING", "BeginTime"] and abs(int(when[2]) - int(when[3]) - 3600) <= 1
     assert "Reason=BeginTime Dependency=(null)" in cluster.said("scontrol", "show", "job", str(early))
@@ -355,7 +355,7 @@ def test_dependencies_of_starts_and_failures_and_times_to_begin(cluster: Cluster
         cluster.said("scontrol", "update", f"JobId={changed}", *said.split())
         assert shown(changed, form) == found, said
     cluster.said("scontrol", "update", f"JobId={throttled}", "ArrayTaskThrottle=0")
-    assert shown(throttled, "%r|%E").splitlines()[1] == "Priority|(null)"
+    assert shown(throttled, "%i|%r|%E") == f"{throttled}_[0-1]|Priority|(null)"
     cluster.said("scontrol", "update", f"JobId={throttled}_1", "ArrayTaskThrottle=1")
     assert shown(throttled, "%r|%E").splitlines()[1] == "JobArrayTaskLimit|(null)"
     assert "ArrayTaskId=1 ArrayTaskThrottle=1" in cluster.said("scontrol", "show", "job", f"{throttled}_1")

@@ -36,6 +36,9 @@ MPIRUN = Options("mpirun", "")
 PART = 1 << 20
 """Bytes of output that are passed on at a time."""
 
+GRANTED = "salloc: Granted job allocation %d\n"
+"""What salloc prints when its job starts; clients read the id from it."""
+
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Signals to the client that end its job; other signals are sent to the job's processes."""
 
@@ -85,7 +88,7 @@ def salloc(call: Call, handler: RequestHandler) -> Reply:
         raise SALLOC.error(f"--no-shell runs no command; leave out {rest[0]}, or the option")
     if not rest:
         return _enter(call, handler, SALLOC, chosen, "interactive", others)
-    return _submit(call, handler, SALLOC, chosen, rest, rest[0], "quiet" not in chosen, others=others)
+    return _submit(call, handler, SALLOC, chosen, rest, rest[0], "quiet" not in chosen, CommandAnswer, others)
 
 
 def sattach(call: Call, handler: RequestHandler) -> Reply:
@@ -205,6 +208,9 @@ class AttachedAnswer(DeferredAnswer):
     """Waits for a job: passes on its output and signals to it, and ends it when the client is gone. `says`: print,
     as Slurm does, that the job is queued and that it starts."""
 
+    at_start = ""
+    """Message that is printed when the job has started, with `%d` for its id."""
+
     def __init__(self, handler: RequestHandler, job_id: int, command: str, says: bool) -> None:
         self.id = job_id
         self._handler, self._command, self._says = handler, command, says
@@ -240,6 +246,8 @@ class AttachedAnswer(DeferredAnswer):
             self._started = True
             if self._asked:
                 self._text[2] += f"{self._command}: job {self.id} has been allocated resources\n".encode()
+            if self._says and self.at_start:
+                self._text[2] += (self.at_start % self.id).encode()
 
     def _follow(self, job: JobView) -> bool:
         """Read new output of the job; return whether there may be more."""
@@ -287,6 +295,12 @@ class AttachedAnswer(DeferredAnswer):
                 pass
 
 
+class CommandAnswer(AttachedAnswer):
+    """Waits for the command of salloc."""
+
+    at_start = GRANTED
+
+
 class OutputAnswer(AttachedAnswer):
     """Prints the output of a job; the job continues when the client ends."""
 
@@ -301,7 +315,7 @@ class OutputAnswer(AttachedAnswer):
 class AllocationAnswer(AttachedAnswer):
     """Waits until a job has started and then lets it run on its own. `granted` is the message printed then."""
 
-    granted = "salloc: Granted job allocation %d\n"
+    granted = GRANTED
 
     def poll(self) -> Answer | None:
         """Return the answer when the job has started, or when it has ended before that."""

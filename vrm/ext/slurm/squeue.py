@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from vrm.ext.slurm.forms import json_output, formats, times, state_names
 from vrm.ext.slurm.calls.answers import Answer, Call
@@ -13,12 +14,13 @@ from vrm.ext.slurm.forms.formats import Value
 from vrm.ext.slurm.calls.jobs import JobView
 from vrm.ext.slurm.forms.options import Options
 from vrm.model import JobState
+from vrm.model.quantities import fold
 
 OPTIONS = Options("squeue",
     "A account v, h noheader n, j jobs v, . json n, L licenses v licences, l long n, . me n, n name v, "
     "w nodelist v, o format v, O Format v, p partition v, q qos v, R reservation v, S sort v, . start n, "
     "s steps m, t states v, u user v, . users v user, "
-    "a all n -, r array n -, . array-unique n -, . federation n -, . hide n -, . local n -, M clusters v -, "
+    "a all n -, r array n, . array-unique n -, . federation n -, . hide n -, . local n -, M clusters v -, "
     ". noconvert n -, . priority n -, . sibling n -, v verbose n -, "
     "i iterate v !, . notme n !, . yaml m !")
 
@@ -41,6 +43,8 @@ def squeue(call: Call, handler: RequestHandler) -> Answer:
     jobs, failed = _chosen(given, env, handler)
     if failed:
         return Answer(err="slurm_load_jobs error: Invalid job id specified\n", code=1)
+    if not ("array" in given or "json" in given or env.get("SQUEUE_ARRAY") or "_" in given.get("jobs", "")):
+        jobs = list(_folded(jobs))
     jobs = _sorted(jobs, given.get("sort", env.get("SQUEUE_SORT", "")), handler)
     if "json" in given:
         return Answer(json_output.document(call, handler, "jobs", (json_output.queued(job, handler) for job in jobs)))
@@ -83,6 +87,18 @@ def _chosen(given: Mapping[str, str], env: Mapping[str, str], handler: RequestHa
         on = set(OPTIONS.checked("Invalid node name: {}", expand, given["nodelist"]))
         jobs = [job for job in jobs if on & set(job.nodes)]
     return jobs, False
+
+
+def _folded(jobs: Iterable[JobView]) -> Iterator[JobView]:
+    """Yield the jobs; one line for those of an array that have not started yet and wait for the same reason."""
+    groups: dict[object, list[JobView]] = {}
+    for job in jobs:
+        waits = job.array is not None and job.state is JobState.QUEUED and not job.begun
+        groups.setdefault((job.array, job.why, job.job.priority, job.job.walltime) if waits else job.id, []).append(job)
+    for key, (first, *others) in groups.items():
+        indices = [job.details.index or 0 for job in (first, *others)]
+        limit = f"%{first.limit}" if first.limit else ""
+        yield first if key == first.id else replace(first, tasks=fold(indices) + limit)
 
 
 _ORDER = {"PENDING": 0, "RUNNING": 1, "SUSPENDED": 2, "COMPLETING": 9}
@@ -164,7 +180,7 @@ def columns(handler: RequestHandler, env: Mapping[str, str]) -> tuple[formats.Kn
         ("i", "jobarrayid", "JOBID", lambda job: job.shown_id),
         ("F", "arrayjobid", "ARRAY_JOB_ID", lambda job: str(job.array or job.id)),
         ("K", "arraytaskid", "ARRAY_TASK_ID",
-         lambda job: "N/A" if job.array is None else str(job.details.index)),
+         lambda job: "N/A" if job.array is None else job.tasks or str(job.details.index)),
         ("t", "statecompact", "ST", lambda job: state_names.STATES[state_names.state(job)]),
         ("T", "state", "STATE", state_names.state),
         ("j", "name", "NAME", lambda job: job.name),

@@ -42,7 +42,8 @@ TABLE = (
     ("srun", "", "", ". cpu-bind v, . cpu_bind v cpu-bind, . exact n, . het-group v, . jobid v, K kill-on-bad-exit m, "
      "l label n, . mpi v, . multi-prog n, . overlap n, . pack-group v, . pty m, u unbuffered n"),
     ("srun", "-", "-", ". compress m, . debugger-test v, X disable-status n, . epilog v, . interactive m, "
-     ". max-exit-timeout v, . mem_bind v, . msg-timeout v, . parallel n, E preserve-env n, . prolog v, . resv-ports m, "
+     ". max-exit-timeout v, . mem_bind v, . msg-timeout v, . parallel n, E preserve-env n, . prolog v, "
+     ". quit-on-interrupt n, . resv-ports m, "
      ". slurmd-debug v, . task-epilog v, . task-prolog v, T threads v, W wait v, . whole n"),
     ("srun", "!", "", "r relative v"),
     ("srun", "!", "!", ". bcast m, . container-env v, . container-name v, . container-save v, "

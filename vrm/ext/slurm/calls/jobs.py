@@ -23,7 +23,9 @@ class JobView:
     waits or how it ended; `why` is the kind of reason to wait (HELD ... LIMIT below). `code` is the exit status as a
     shell shows it. `waits` are its dependencies that are not fulfilled yet. `cause` is why the manager ended it (see
     `vrm.live.manager.jobs.verdict`), "" if the manager did not. `begun`: it has started at least once, and may wait
-    again. `launched`: the start of its processes was requested; the decision to start it may come earlier."""
+    again. `launched`: the start of its processes was requested; the decision to start it may come earlier. `tasks`:
+    this is a line for several jobs of an array, which have these indices and wait alike (`3-7%2`: two may run at a
+    time)."""
 
     id: int
     job: Submitted
@@ -45,6 +47,7 @@ class JobView:
     held: int = 0
     begun: bool = False
     launched: bool = False
+    tasks: str = ""
 
     @property
     def cpus(self) -> int:
@@ -130,8 +133,10 @@ class JobView:
 
     @property
     def shown_id(self) -> str:
-        """Id as users write it: `12`, or `12_3` for a job of an array."""
-        return str(self.id) if self.array is None else f"{self.array}_{self.details.index}"
+        """Id as users write it: `12`, or `12_3` for a job of an array, or `12_[3-7%2]` for several."""
+        if self.array is None:
+            return str(self.id)
+        return f"{self.array}_[{self.tasks}]" if self.tasks else f"{self.array}_{self.details.index}"
 
 
 @dataclass(frozen=True)
