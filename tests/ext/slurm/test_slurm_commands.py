@@ -365,7 +365,7 @@ def test_dependencies_of_starts_and_failures_and_times_to_begin(cluster: Cluster
     cluster.process.kill()
     cluster.process.wait()
     cluster.start()
-    assert shown(changed, "%i %j %k %E %r") == f"{changed}_3 other a=b (null) JobHeldUser"
+    assert shown(changed, "%i %j %k %E %r") == f"{changed}_[3] other a=b (null) JobHeldUser"
     assert "Requeue=0" in cluster.said("scontrol", "show", "job", str(changed)) and shown(base, "%k") == "it runs"
     cluster.said("scontrol", "release", str(changed))
     assert shown(changed, "%r") == "BeginTime"
