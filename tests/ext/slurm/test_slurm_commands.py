@@ -303,6 +303,17 @@ def test_a_program_that_others_could_have_put_there_is_not_taken(tmp_path: Path,
     assert b"planted" not in (tmp_path / "built" / "squeue").read_bytes()
 
 
+@pytest.mark.parametrize(("asked", "found"), [
+    (("--mem=500M", "-n2", "--ntasks-per-node=2"), ["SLURM_MEM_PER_NODE=500", "SLURM_NTASKS_PER_NODE=2"]),
+    (("--mem-per-cpu=100", "-c2"), ["SLURM_MEM_PER_CPU=100"]), ((), [])], ids=["node", "cpu", "nothing"])
+def test_what_was_asked_for_is_in_the_environment(cluster: Cluster, asked: tuple[str, ...], found: list[str]) -> None:
+    """These variables, and no others of them, as in Slurm 22.05."""
+    cluster.start()
+    job = cluster.sbatch(*asked, "-o", "out", "--wrap", "env | grep -E '^SLURM_(MEM_PER|NTASKS_PER)' | sort")
+    cluster.ended(job)
+    assert (cluster.site.root / "out").read_text().splitlines() == found
+
+
 def test_vrm_slurm(cluster: Cluster) -> None:
     cluster.start()
     done = cluster.site.run("slurm", "sbatch", "--wrap", "true")
