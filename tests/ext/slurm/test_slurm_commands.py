@@ -303,7 +303,7 @@ def test_a_program_that_others_could_have_put_there_is_not_taken(tmp_path: Path,
     assert b"planted" not in (tmp_path / "built" / "squeue").read_bytes()
 
 
-@pytest.mark.parametrize(("asked", "found"), [
+@pytest.mark.parametrize("asked, found", [
     (("--mem=500M", "-n2", "--ntasks-per-node=2"), ["SLURM_MEM_PER_NODE=500", "SLURM_NTASKS_PER_NODE=2"]),
     (("--mem-per-cpu=100", "-c2"), ["SLURM_MEM_PER_CPU=100"]), ((), [])], ids=["node", "cpu", "nothing"])
 def test_what_was_asked_for_is_in_the_environment(cluster: Cluster, asked: tuple[str, ...], found: list[str]) -> None:
