@@ -289,10 +289,15 @@ def idle(seconds: float = 20.0) -> None:
             while not (Path(name) / "log" / "state").exists():
                 time.sleep(0.05)
             process = psutil.Process(manager.pid)
-            family = [process, *process.children(recursive=True)]
-            before = sum(sum(p.cpu_times()[:2]) for p in family)
+
+            def family_used() -> float:  # with the children that have ended: some do their work soon after the start
+                return sum(sum(p.cpu_times()[:4]) for p in family)
+
+            family = [process, *process.children()]
+            before = family_used()
             time.sleep(seconds)
-            used = sum(sum(p.cpu_times()[:2]) for p in family) - before
+            family = [p for p in family if p.is_running()]
+            used = family_used() - before
             memory = sum(p.memory_info().rss for p in family) / 2**20
         finally:
             manager.terminate()
