@@ -139,10 +139,6 @@ def of_submission(job: Job, details: Details, directory: str, start: float) -> d
     seconds."""
     found = {"SLURM_JOB_NAME": details.name or job.app, "SLURM_SUBMIT_DIR": directory,
              "SLURM_JOB_START_TIME": str(int(start)), "SLURM_JOB_END_TIME": str(int(start + job.walltime))}
-    request = job.request
-    asked = {"SLURM_NTASKS_PER_NODE": request.tasks_per_node, "SLURM_MEM_PER_NODE": request.mem_per_node >> 20,
-             "SLURM_MEM_PER_CPU": (request.mem_per_task >> 20) // job.cores}
-    found.update((name, str(value)) for name, value in asked.items() if value)
     if details.index is not None:
         found["SLURM_ARRAY_TASK_ID"] = str(details.index)
         if "array_id" in details.more:
