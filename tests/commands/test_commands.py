@@ -331,6 +331,22 @@ def test_a_running_queue_shows_its_ended_jobs_when_asked(site: Site) -> None:
     site.finish(process)
 
 
+def test_a_queue_says_at_once_that_its_manager_is_dead(site: Site) -> None:
+    site.config(Launcher={"Kind": "direct"})
+    site.program("waits.x", f"while [ ! -e {site.root}/go ]; do sleep 0.05; done\n")
+    site.lines("waits.x 1 10 0")
+    process = site.start()
+    wait_until(lambda: site.running() == ["0"], "the job runs")
+    assert "is dead" not in site.run("queue").stdout
+    process.kill()
+    process.wait()
+    for words in ("queue", "status"):
+        assert f"the manager (pid {process.pid}) is dead" in site.run(words).stdout
+    assert json.loads(site.run("queue", "--json").stdout)["stale"] is True
+    (site.root / "go").touch()
+    site.finish(site.start())
+
+
 def test_many_ended_jobs_are_not_all_shown_at_once(site: Site) -> None:
     from vrm.report.ended_jobs import LAST, ended_table
     from vrm.results.jobs import JobRow

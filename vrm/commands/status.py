@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import socket
 import sys
 import threading
 from pathlib import Path
@@ -15,6 +16,7 @@ from vrm.commands.shared import CannotRun, count, nothing_yet, run_of, seconds
 
 if TYPE_CHECKING:
     from vrm.report.overviews import Overview
+    from vrm.run.rundir import RunDirectory
 
 ROWS = 1000
 """Default maximum of rows of waiting jobs in a table."""
@@ -69,6 +71,8 @@ def info(arguments: argparse.Namespace) -> int:
             snapshot = state.read(path)
             if snapshot["manager"]["phase"] == "ended":
                 ended.set()
+            elif _dead(run, snapshot["manager"]["host"]):
+                snapshot = {**snapshot, "dead": True}
             return _text(snapshot, run.directory, arguments, around)
         except FileNotFoundError:
             raise ValueError(nothing_yet(run)) from None
@@ -89,6 +93,14 @@ def info(arguments: argparse.Namespace) -> int:
     sys.stdout.writelines(parts if arguments.json else map(marked, parts))
     print()
     return 0
+
+
+def _dead(run: RunDirectory, host: str) -> bool:
+    """Return whether the manager that wrote the state is known to have died: it would hold its lock on this host."""
+    try:
+        return host == socket.gethostname() and not run.manager_runs()
+    except OSError:  # no permission, or no locks here: the state's age must do
+        return False
 
 
 def _alone(around: Mapping[str, Overview], arguments: argparse.Namespace) -> Iterator[str]:
