@@ -216,10 +216,10 @@ def core_seconds(jobs: Iterable[LearnedJob]) -> CoreSeconds:
 @dataclass(frozen=True)
 class RunUse:
     """What the jobs of a run used of its `cores` in `seconds`: from the first start to the last end, without the times
-    in which jobs waited and none ran, since then no manager ran. In core seconds: `held` by jobs; `known`, the part of jobs whose CPU time is known; `busy`, the part of that
-    which was used; `idle`, the time that was idle while jobs waited; `fit`, the part of that in which enough
-    cores for a waiting job were free. `example` is the job that waited longest in `fit`; `narrow` is the
-    largest number of cores that a job could have used when no waiting job fitted."""
+    in which jobs waited and none ran, since no manager ran then. In core seconds: `held` by jobs; `known`, the part of
+    jobs whose CPU time is known; `busy`, the part of that which was used; `idle`, the time that was idle while jobs
+    waited; `fit`, the part of that in which enough cores for a waiting job were free. `example` is the job that waited
+    longest in `fit`; `narrow` is the largest number of cores that a job could have used when no waiting job fitted."""
 
     cores: int
     seconds: float
@@ -241,8 +241,8 @@ class RunUse:
         if total > 0 and self.idle >= LITTLE_IDLE * total:
             parts.append(f"{self.idle / total:.0%} of the core time of the nodes was idle while jobs waited")
             if self.fit >= 0.5 * self.idle:
-                parts.append(f"the free cores were enough for #{self.example} and other waiting jobs, but the order, the "
-                             "backfilling or the nodes kept them from starting")
+                parts.append(f"the free cores were enough for #{self.example} and other waiting jobs, but the order, "
+                             "the backfilling or the nodes kept them from starting")
             elif self.narrow:
                 parts.append(f"a job of {self.narrow} core{'s' * (self.narrow > 1)} would have used it")
         return "; ".join(parts)
