@@ -324,6 +324,12 @@ def test_a_running_queue_shows_its_ended_jobs_when_asked(site: Site) -> None:
     wait_until(lambda: [job["id"] for job in (site.state() or {"jobs": []})["jobs"]] == [1]
                and site.running() == ["1"], "only the second job runs")
     assert "says.x" not in site.run("queue").stdout
+    for words, shown in ((["0"], ["0"]), (["1"], ["1"]), (["0-1"], ["1", "0"]), (["failed"], []), (["all"], ["1", "0"]), (["7"], [])):
+        said = site.run("queue", *words).stdout
+        assert re.findall(r"^\| (\d+) ", said, re.M) == shown and ("no such job" in said) == (not shown)
+        found = json.loads(site.run("queue", "--json", *words).stdout)
+        assert [str(job["id"]) for job in (*found["jobs"], *found["ended_jobs"])] == shown
+    assert "no job has this name" in site.run("queue", "other").stderr
     said = site.run("queue", "--all").stdout
     assert re.search(r"^\| 1 +\| waits.x \| 1 +\| R ", said, re.M)
     assert re.search(r"^\| 0 +\| says.x +\| 1 +\| completed", said, re.M)

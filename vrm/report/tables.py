@@ -13,7 +13,7 @@ import textwrap
 import time
 from dataclasses import dataclass
 from typing import Any
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from vrm.model.node import Socket
 from vrm.report import node_resources
@@ -193,7 +193,8 @@ def head_text(snapshot: Snapshot, now: float, width: int | None = None) -> str:
 
 
 def queue_table(snapshot: Snapshot, now: float | None = None, width: int | None = None,
-                limit: int | None = None, forecasts: Mapping[int, Record] = NONE, each: bool = False) -> str:
+                limit: int | None = None, forecasts: Mapping[int, Record] = NONE, each: bool = False,
+                only: Callable[[int], bool] = lambda job_id: True) -> str:
     """Return a table of the jobs: running ones by start, then waiting ones in the order of the queue.
 
     Columns: Remaining is the estimate minus the run time so far; for a waiting job it is the estimate, and `+` marks
@@ -205,12 +206,13 @@ def queue_table(snapshot: Snapshot, now: float | None = None, width: int | None 
 
     `now` is in epoch seconds (default: the clock), `width` the width of the terminal in characters (default: no
     limit), and `limit` the maximum number of rows of waiting jobs. More than APART equal waiting jobs share a row,
-    with the forecast of the first one; with `each`, all jobs have their own rows. Raises ValueError if the snapshot
+    with the forecast of the first one; with `each`, all jobs have their own rows, of which the table has those whose id
+    is accepted by `only`. Raises ValueError if the snapshot
     has another format.
     """
     now = time.time() if now is None else now
     head = _Head.of(snapshot, now, math.inf if each else APART)
-    queued = head.queued if each else list(shared_rows(head.queued, APART))
+    queued = ([job for job in head.queued if only(job["id"])] if each else list(shared_rows(head.queued, APART)))
     waiting = queued if limit is None else queued[:max(0, limit)]
     rows = [
         [first_parts(job.get("ids", str(job["id"]))), shown(job["app"]), shown(label(_short(job))), shown(job["args"]),
@@ -219,7 +221,8 @@ def queue_table(snapshot: Snapshot, now: float | None = None, width: int | None 
          duration(remaining(job, now)), expected_text(job, now),
          brief(forecasts.get(job["id"]), now),
          "" if job["why"] == status(job) else shown(job["why"])]
-        for job in [*sorted(head.running, key=lambda job: (job["start"], job["id"])), *waiting]]
+        for job in [*sorted((job for job in head.running if only(job["id"])),
+                            key=lambda job: (job["start"], job["id"])), *waiting]]
     names = ["Id", "App", "Name", "Args", "Ranks", "Status", "Started", "Remaining",
              "Expected", "Forecast", "Why"]
     drop_empty(names, rows, ("Why", "Forecast", "Expected", "Args", "Name"))
