@@ -324,11 +324,33 @@ def test_a_running_queue_shows_its_ended_jobs_when_asked(site: Site) -> None:
     wait_until(lambda: [job["id"] for job in (site.state() or {"jobs": []})["jobs"]] == [1]
                and site.running() == ["1"], "only the second job runs")
     assert "says.x" not in site.run("queue").stdout
+    for words, shown in ((["0"], ["0"]), (["1"], ["1"]), (["0-1"], ["1", "0"]), (["failed"], []), (["all"], ["1", "0"]), (["7"], [])):
+        said = site.run("queue", *words).stdout
+        assert re.findall(r"^\| (\d+) ", said, re.M) == shown and ("no such job" in said) == (not shown)
+        found = json.loads(site.run("queue", "--json", *words).stdout)
+        assert [str(job["id"]) for job in (*found["jobs"], *found["ended_jobs"])] == shown
+    assert "no job has this name" in site.run("queue", "other").stderr
     said = site.run("queue", "--all").stdout
     assert re.search(r"^\| 1 +\| waits.x \| 1 +\| R ", said, re.M)
     assert re.search(r"^\| 0 +\| says.x +\| 1 +\| completed", said, re.M)
     (site.root / "go").touch()
     site.finish(process)
+
+
+def test_a_queue_says_at_once_that_its_manager_is_dead(site: Site) -> None:
+    site.config(Launcher={"Kind": "direct"})
+    site.program("waits.x", f"while [ ! -e {site.root}/go ]; do sleep 0.05; done\n")
+    site.lines("waits.x 1 10 0")
+    process = site.start()
+    wait_until(lambda: site.running() == ["0"], "the job runs")
+    assert "is dead" not in site.run("queue").stdout
+    process.kill()
+    process.wait()
+    for words in ("queue", "status"):
+        assert f"the manager (pid {process.pid}) is dead" in site.run(words).stdout
+    assert json.loads(site.run("queue", "--json").stdout)["stale"] is True
+    (site.root / "go").touch()
+    site.finish(site.start())
 
 
 def test_many_ended_jobs_are_not_all_shown_at_once(site: Site) -> None:

@@ -263,6 +263,34 @@ def test_long_names_are_cut_to_the_terminal():
     assert "x" * 100 in queue_table(snapshot(jobs=[running(0, "x" * 100, 1, NOW, 60.0)]), NOW)
 
 
+def test_at_80_characters_a_queue_keeps_names_and_reasons():
+    """The start times of running jobs are left out before words become useless."""
+    job = {**queued(999, "solve.x", 8, 10.0), "name": "case/0137", "index": 136, "why": "needs 8 free cores, 3 free"}
+    text = queue_table(snapshot(jobs=[running(0, "solve.x", 1, NOW, 60.0), job]), NOW, 80)
+    assert max(map(len, lines(text))) <= 80 and "Started" not in text
+    assert "| case/0137[136] |" in text and "| needs 8 fre... |" in text
+
+
+@pytest.mark.parametrize("made", [tables.APART, tables.APART + 1])
+def test_many_waiting_jobs_of_each_share_a_row(made):
+    """Their names and arguments differ. Jobs of another line, and a job with another reason, have rows of their own."""
+    def one(number, line, first, why):
+        return {**queued(first + number, "solve.x", 1, 10.0), "name": f"{line}/{number:03}", "args": f"-i {number:03}.in",
+                "index": number, "why": why}
+
+    jobs = [one(0, "case", 3, "starts by 16:00"), *(one(each, "case", 3, "behind job 3") for each in range(1, made + 1)),
+            *(one(each, "other", made + 4, "behind job 3") for each in range(2))]
+    state = snapshot(NODES, jobs)
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines(queue_table(state, NOW))
+            if line.startswith("|")][1:]
+    whole = made > tables.APART
+    assert [row[0] for row in rows] == ["3", *([f"4-{made + 3}"] if whole else [str(each) for each in range(4, made + 4)]),
+                                        str(made + 4), str(made + 5)]
+    assert rows[1][2:4] == ([f"case/0*[1-{made}]", "-i 0*"] if whole else ["case/001[1]", "-i 001.in"])
+    assert len(lines(queue_table(state, NOW, each=True))) == 5 + len(jobs)
+    assert [job["id"] for job in queue_json(state, NOW)["jobs"]] == [job["id"] for job in jobs]
+
+
 def test_thousands_of_nodes_share_lines():
     nodes = many((3, [[0, 0]], True), (700, [[None, None]], True), (1, [[None, None]], False),
                  (2, [[1, None]], True), (4000, [[None, None]], True))

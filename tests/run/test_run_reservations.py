@@ -65,6 +65,12 @@ def test_what_stands_against_a_reservation(wanted: ReservationRequest, said: str
     assert before == (state.reservations, state.queue.bound, state.cluster.calendar)
 
 
+def test_a_job_that_fits_nowhere_is_unfit_for_a_reservation_with_the_reason() -> None:
+    reservations = busy().reservations
+    why = reservations.unfit(Job(9, "b.x", 4, 60.0), reservations.named("a"), 0.0)
+    assert why == "4 ranks do not fit on 3 node(s) under compact, which holds at most 3 of them"
+
+
 def test_nodes_that_are_down_are_not_chosen() -> None:
     state = busy()
     state.cluster.set_up(1, False)

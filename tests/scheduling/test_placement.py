@@ -268,7 +268,7 @@ MIXED = [Node("n0", (4, 4), {"gpu": 2}, frozenset({"fast"})), Node("n1", (2,), {
     ("pack", {"procs": 11, "exclusive": True}, ["11 ranks of 1 core", "10 cores"]),
     ("pack", {"procs": 1, "resources": {"gpu": 3}}, ["3 of gpu", "at most 2", "nearest, n0"]),
     ("pack", {"procs": 3, "resources": {"gpu": 1}}, ["3 ranks", "at most 2 of them"]),
-    ("pack", {"procs": 1, "per_node": {"gup": 1}}, ["1 of gup on each", "did you mean `gpu`?"]),
+    ("pack", {"procs": 1, "per_node": {"gup": 1}}, ["the job wants 1 of gup on each", "did you mean `gpu`?"]),
     ("pack", {"procs": 1, "resources": {"memory": 4}, "per_node": {"memory": 8}},
      ["a rank wants 4G of memory and the job 8G of memory on each node, a node has at most 0"]),
     ("compact", {"procs": 1, "licences": {"ansys": 3}}, ["3 licence(s) of ansys", "the run has 2"]),

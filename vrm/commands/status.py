@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import socket
 import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from vrm.commands.parsing import command
-from vrm.commands.shared import CannotRun, count, nothing_yet, run_of, seconds
+from vrm.commands.naming import ids_for
+from vrm.commands.shared import CannotRun, count, ids_of, nothing_yet, run_of, seconds
 
 if TYPE_CHECKING:
     from vrm.report.overviews import Overview
+    from vrm.results.jobs import JobRow
+    from vrm.run.rundir import RunDirectory
 
 ROWS = 1000
 """Default maximum of rows of waiting jobs in a table."""
@@ -24,8 +28,11 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     """Add the commands to the program's."""
     parser = command(
         commands, "queue", show, "show the jobs of a run", [shared],
-        "vrm queue\nvrm queue --limit 20\nvrm queue --all\nvrm queue --watch 5",
-        "Shows running and waiting jobs, and after the end of the run those that ended.")
+        "vrm queue\nvrm queue --limit 20\nvrm queue --all\nvrm queue --watch 5\nvrm queue first 3-7\nvrm queue failed",
+        "Shows running and waiting jobs, and after the end of the run those that ended. With IDs it shows these jobs, "
+        "also ended ones.")
+    parser.add_argument("ids", nargs="*", metavar="ID", help="a job's id or name, a range 3-7, or failed (jobs that "
+                        "failed, ran too long or were refused)")
     parser.add_argument("--all", action="store_true",
                         help="also all jobs that have ended, and each waiting job of an array on a row")
     parser.add_argument("--limit", metavar="N", type=count, default=ROWS,
@@ -59,6 +66,7 @@ def info(arguments: argparse.Namespace) -> int:
 
     run = run_of(arguments)
     path = run.state
+    wanted = ids_for(arguments, getattr(arguments, "ids", ()))  # `vrm -i queue` has none
     ended = threading.Event()
 
     def render() -> Iterator[str]:
@@ -69,7 +77,9 @@ def info(arguments: argparse.Namespace) -> int:
             snapshot = state.read(path)
             if snapshot["manager"]["phase"] == "ended":
                 ended.set()
-            return _text(snapshot, run.directory, arguments, around)
+            elif _dead(run, snapshot["manager"]["host"]):
+                snapshot = {**snapshot, "dead": True}
+            return _text(snapshot, run.directory, arguments, around, wanted)
         except FileNotFoundError:
             raise ValueError(nothing_yet(run)) from None
         except OSError as error:
@@ -91,6 +101,14 @@ def info(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _dead(run: RunDirectory, host: str) -> bool:
+    """Return whether the manager that wrote the state is known to have died: it would hold its lock on this host."""
+    try:
+        return host == socket.gethostname() and not run.manager_runs()
+    except OSError:  # no permission, or no locks here: the state's age must do
+        return False
+
+
 def _alone(around: Mapping[str, Overview], arguments: argparse.Namespace) -> Iterator[str]:
     """Return the output of extensions if no manager has written a state."""
     from vrm.system.printing.output import json_text
@@ -101,20 +119,25 @@ def _alone(around: Mapping[str, Overview], arguments: argparse.Namespace) -> Ite
 
 
 def _text(snapshot: Mapping[str, Any], directory: Path, arguments: argparse.Namespace,
-          around: Mapping[str, Overview]) -> Iterator[str]:
+          around: Mapping[str, Overview], wanted: Sequence[str]) -> Iterator[str]:
     """Return, in parts, the output for a snapshot, for the ended jobs if requested, and of extensions."""
     from vrm.report import tables
     from vrm.results import forecast, state
     from vrm.report.ended_jobs import ended_json, ended_table
     from vrm.system.printing.output import json_parts
 
-    everything = getattr(arguments, "all", False)
+    everything = getattr(arguments, "all", False) or bool(wanted)
     over = snapshot["manager"]["phase"] == "ended"
     rows = _rows(directory / "jobs.csv") if everything or over else None
+    only = (lambda job_id: True) if not wanted or "all" in wanted else _chosen(wanted, rows or []).__contains__
+    if rows is not None:
+        rows = [row for row in rows if only(row.id)]
     queue = arguments.info == "queue"
     forecasts = forecast.by_job(snapshot, directory / forecast.NAME) if queue else forecast.ByJob()
     if arguments.json:
         data = tables.queue_json(snapshot, forecasts=forecasts) if queue else tables.state_json(snapshot)
+        if wanted:
+            data["jobs"] = (job for job in data["jobs"] if only(job["id"]))
         if rows is not None and queue:
             data["ended_jobs"] = ended_json(rows)
         data.update((name, each.record) for name, each in around.items())
@@ -122,16 +145,25 @@ def _text(snapshot: Mapping[str, Any], directory: Path, arguments: argparse.Name
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     now = state.now(snapshot)
     parts = []
-    if rows and over and not snapshot["jobs"]:  # nothing runs or waits: avoid an empty table
+    there = any(only(job["id"]) for job in state.jobs_of(snapshot))
+    if ((rows and over) or wanted) and not there:  # nothing runs or waits: avoid an empty table
         parts.append(tables.head_text(snapshot, now, width))
     else:
         most = None if everything else getattr(arguments, "limit", ROWS)  # `vrm -i queue` lacks this option
-        parts.append(tables.queue_table(snapshot, now, width, most, forecasts, everything) if queue
+        parts.append(tables.queue_table(snapshot, now, width, most, forecasts, everything, only) if queue
                      else tables.state_table(snapshot, now, width))
+    if wanted and not there and not rows:
+        parts.append("there is no such job in this run; `vrm queue --all` shows the jobs")
     if rows:
         parts.append(ended_table(rows, width, everything))
     parts += [f"\n{each.text()}" for each in around.values()]
     return iter(["\n".join(parts)])
+
+
+def _chosen(wanted: Sequence[str], rows: Sequence[JobRow]) -> set[int]:
+    """Return the ids that the words name."""
+    failed = [row.id for row in rows if row.status in ("failed", "timeout", "refused")] if "failed" in wanted else ()
+    return {*failed, *ids_of([word for word in wanted if word != "failed"])}
 
 
 def _rows(path: Path) -> list[Any] | None:

@@ -13,10 +13,11 @@ import textwrap
 import time
 from dataclasses import dataclass
 from typing import Any
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from vrm.model.node import Socket
 from vrm.report import node_resources
+from vrm.report.array_rows import shared_rows
 from vrm.report.moments import FORECAST, NONE, brief
 from vrm.results.forecast import AGED, ByJob, Record
 from vrm.model.forms.hosts import fold as fold_nodes
@@ -52,7 +53,7 @@ class _Head:
     @classmethod
     def of(cls, snapshot: Snapshot, now: float, apart: float = APART) -> _Head:
         age = max(0.0, now - snapshot["time"])  # clocks of two hosts may differ slightly
-        stale = age > STALE_AFTER and snapshot["manager"]["phase"] != "ended"
+        stale = snapshot.get("dead", False) or (age > STALE_AFTER and snapshot["manager"]["phase"] != "ended")
         by_state: dict[str, list[Mapping[str, Any]]] = {"running": [], "queued": []}
         for job in jobs_of(snapshot, apart):
             by_state[job["state"]].append(job)
@@ -72,7 +73,9 @@ class _Head:
         if snapshot["emulated"]:
             lines.append(f"EMULATED: {geometry(snapshot['nodes'])} on this machine,"
                          f" ranks oversubscribed and unbound")
-        if self.stale:
+        if snapshot.get("dead"):
+            lines.append(f"the manager (pid {manager['pid']}) is dead: the same vrm command continues its run")
+        elif self.stale:
             lines.append(f"the manager (pid {manager['pid']} on {manager['host']}) has not written"
                          f" for {ago(self.age)}: it may have died")
         elif manager["phase"] == "ended":
@@ -190,7 +193,8 @@ def head_text(snapshot: Snapshot, now: float, width: int | None = None) -> str:
 
 
 def queue_table(snapshot: Snapshot, now: float | None = None, width: int | None = None,
-                limit: int | None = None, forecasts: Mapping[int, Record] = NONE, each: bool = False) -> str:
+                limit: int | None = None, forecasts: Mapping[int, Record] = NONE, each: bool = False,
+                only: Callable[[int], bool] = lambda job_id: True) -> str:
     """Return a table of the jobs: running ones by start, then waiting ones in the order of the queue.
 
     Columns: Remaining is the estimate minus the run time so far; for a waiting job it is the estimate, and `+` marks
@@ -202,12 +206,14 @@ def queue_table(snapshot: Snapshot, now: float | None = None, width: int | None 
 
     `now` is in epoch seconds (default: the clock), `width` the width of the terminal in characters (default: no
     limit), and `limit` the maximum number of rows of waiting jobs. More than APART equal waiting jobs share a row,
-    with the forecast of the first one; with `each`, all jobs have their own rows. Raises ValueError if the snapshot
+    with the forecast of the first one; with `each`, all jobs have their own rows, of which the table has those whose id
+    is accepted by `only`. Raises ValueError if the snapshot
     has another format.
     """
     now = time.time() if now is None else now
     head = _Head.of(snapshot, now, math.inf if each else APART)
-    waiting = head.queued if limit is None else head.queued[:max(0, limit)]
+    queued = ([job for job in head.queued if only(job["id"])] if each else list(shared_rows(head.queued, APART)))
+    waiting = queued if limit is None else queued[:max(0, limit)]
     rows = [
         [first_parts(job.get("ids", str(job["id"]))), shown(job["app"]), shown(label(_short(job))), shown(job["args"]),
          str(job["procs"]), status(job),
@@ -215,7 +221,8 @@ def queue_table(snapshot: Snapshot, now: float | None = None, width: int | None 
          duration(remaining(job, now)), expected_text(job, now),
          brief(forecasts.get(job["id"]), now),
          "" if job["why"] == status(job) else shown(job["why"])]
-        for job in [*sorted(head.running, key=lambda job: (job["start"], job["id"])), *waiting]]
+        for job in [*sorted((job for job in head.running if only(job["id"])),
+                            key=lambda job: (job["start"], job["id"])), *waiting]]
     names = ["Id", "App", "Name", "Args", "Ranks", "Status", "Started", "Remaining",
              "Expected", "Forecast", "Why"]
     drop_empty(names, rows, ("Why", "Forecast", "Expected", "Args", "Name"))
@@ -226,7 +233,7 @@ def queue_table(snapshot: Snapshot, now: float | None = None, width: int | None 
                 row[column] = row[column].partition(" (")[0]
         narrow(names, rows, width)
     after = []
-    if len(waiting) < len(head.queued):
+    if len(waiting) < len(queued):
         after.append(f"... and {_count(head.queued) - _count(waiting)} more waiting; `vrm queue --all` shows them")
     reserved = next((job for job in head.queued if job.get("expected_start") is not None), None)
     if reserved:
@@ -255,25 +262,24 @@ def drop_empty(names: list[str], rows: list[list[str]], columns: Sequence[str]) 
 
 _NARROW = 100
 """Width of a terminal, in characters, below which ranges of forecasts are left out."""
-_SHRINK = (("Args", 4), ("Why", 12), ("Name", 6), ("App", 8), ("Why", 4))
-"""Columns that are cut if the table is too wide, in this order, and their minimum widths."""
-_SPARED = ("Args", "Expected", "Why", "Started", "Name", "Forecast", "Ranks")
-"""Columns that are left out, in this order, if the table is still too wide."""
+_STEPS = (("Args", 4), ("Why", 25), ("Name", 14), ("Expected", 0), ("Args", 0), ("Started", 0), ("Why", 12),
+          ("Name", 6), ("App", 8), ("Why", 4), ("Why", 0), ("Name", 0), ("Forecast", 0), ("Ranks", 0))
+"""How a table that is too wide becomes narrower: in this order a column is cut to the number of characters, or left out
+(0)."""
 
 
 def narrow(names: list[str], rows: list[list[str]], width: int,
-           shrink: Sequence[tuple[str, int]] = _SHRINK, spared: Sequence[str] = _SPARED) -> None:
-    """Cut the long texts of a table until it fits; if that is not enough, remove columns."""
-    for name, least in shrink:
+           steps: Sequence[tuple[str, int]] = _STEPS) -> None:
+    """Cut the texts of a table and leave out columns, step by step, until it fits."""
+    for name, least in steps:
         over = width_of(names, rows) - width
-        if over > 0 and name in names:
-            column = names.index(name)
-            longest = max([len(row[column]) for row in rows], default=0)
-            for row in rows:
-                row[column] = cut(row[column], max(least, longest - over))
-    for name in spared:
-        if name in names and width_of(names, rows) > width:
-            column = names.index(name)
+        if over <= 0 or name not in names:
+            continue
+        column = names.index(name)
+        longest = max([len(row[column]) for row in rows], default=0)
+        for row in rows:
+            row[column] = cut(row[column], max(least, longest - over))
+        if not least:
             for cells in (names, *rows):
                 del cells[column]
 

@@ -63,8 +63,8 @@ def send(run: RunDirectory, command: Command, name: str = "") -> str:
         run.commands.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_json(run.commands / name, {**command, "host": os.uname().nodename, "boot": boot_id()}, private=True)
     except OSError as error:
-        raise RunError(f"cannot write to {run.commands}: {error.strerror}; is this the directory of "
-                       "your own run?") from error
+        mine = "; is this the directory of your own run?" * isinstance(error, PermissionError)
+        raise RunError(f"cannot write to {run.commands}: {error.strerror}{mine}") from error
     return name
 
 

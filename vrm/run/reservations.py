@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from vrm.model import Cluster, Job, JobState, bits
 from vrm.model.forms.field_types import name_sound
+from vrm.model.job import Infeasible
 from vrm.model.reservation import LATEST, Calendar, Reservation, ReservationError, Span, ReservationRequest
 from vrm.run.job_book import JobBook
 from vrm.system.printing.local_times import local_time_text
@@ -167,7 +168,10 @@ class Reservations(dict[int, Reservation]):
                     f"{'has' if now > reservation.begin else 'lasts'} {length:.6g} s"
                     f"{' left' if now > reservation.begin else ''}; give the job a shorter time, or make "
                     "a longer reservation")
-        wants, has = self.book.queue.nodes_of(job), len(reservation.nodes)
+        try:
+            wants, has = self.book.queue.nodes_of(job), len(reservation.nodes)
+        except Infeasible as error:
+            return str(error)
         if wants > has:
             return (f"job {job.id} needs {wants} nodes, and reservation {reservation.name} has {has}")
         return ""

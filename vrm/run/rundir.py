@@ -196,7 +196,7 @@ class RunDirectory:
                     time.sleep(0.02)  # a killed manager's lock is free when the last helper it started has ended
             except BlockingIOError as error:
                 raise RunError(f"a manager ({_owner(fd)}) runs on {self.directory} already; stop it "
-                               "with `vrm stop`, or give this run another Directory") from error
+                               "with `vrm stop`, or set another Log (or Directory) for this run") from error
             except OSError as error:
                 raise RunError(f"cannot lock {self.lock}: {error.strerror}; put Directory on a "
                                "file system that knows locks") from error

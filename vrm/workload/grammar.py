@@ -244,7 +244,7 @@ def field_of(key: str) -> Field:
 
 
 def _refuse_field(key: str) -> NoReturn:
-    close = get_close_matches(key, FIELDS, 1)
+    close = get_close_matches(key, FIELDS, 1) or [name for name in FIELDS if name.startswith(f"{key}_")]
     hint = f"did you mean `{close[0]}`?" if close else (
         "`vrm docs job-fields` lists them; if a package adds it, install that (`vrm plugins` lists these)")
     raise LineError(f"unknown field `{show(key)}`; {hint}")

@@ -36,6 +36,7 @@ def test_check_takes_the_nodes_of_a_machine_file(tmp_path: Path, monkeypatch: An
     ("licences=ansis:1", "the run has none; did you mean `ansys`?"),
     ("licences=ansys:9", "the job wants 9 licence(s) of ansys, the run has 4"),
     ("gpu_per_task=1", "unknown field `gpu_per_task`; did you mean `gpus_per_task`?"),
+    ("mem=1G", "unknown field `mem`; did you mean `mem_per_"), ("gpus=1", "unknown field `gpus`; did you mean `gpus_per_"),
     ("queue=any nodes=1", "")])
 def test_check_names_the_nearest_class_and_what_it_lacks(tmp_path: Path, fields: str, told: str) -> None:
     (tmp_path / "vrm.yaml").write_text("Applications: {Programs: {solve: /bin/true}}\n"

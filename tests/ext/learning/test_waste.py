@@ -80,7 +80,7 @@ def test_programs_by_what_they_wasted() -> None:
 
 
 def plain(rows: list[JobRow], cores: int, step: float = 0.25) -> tuple[float, float]:
-    """Core seconds that were idle while jobs waited, and those where one of these had enough, by looks at each
+    """Core seconds that were idle while jobs waited and others ran, and those where one of these had enough, by looks at each
     moment."""
     idle = fit = 0.0
     first, last = min(row.start for row in rows), max(row.end for row in rows)  # type: ignore[type-var]
@@ -88,7 +88,7 @@ def plain(rows: list[JobRow], cores: int, step: float = 0.25) -> tuple[float, fl
     while at < last:
         free = cores - sum(row.processors for row in rows if row.start <= at < row.end)  # type: ignore[operator]
         waiting = [row for row in rows if row.submit <= at < row.start]  # type: ignore[operator]
-        if waiting and free > 0:
+        if waiting and 0 < free < cores:
             idle += free * step
             fit += free * step * any(row.processors <= free for row in waiting)
         at += step
@@ -122,3 +122,12 @@ def test_a_run_in_words() -> None:
     after = replace(waits, after="1")
     assert "#2" not in run_use([*rows, after], 4).text  # type: ignore[union-attr]
     assert run_use([replace(ROW, start=None, end=None)], 4) is None
+
+
+def test_time_without_a_manager_counts_for_nothing() -> None:
+    """A job waited while no manager ran (after kill -9, or from its failure to `vrm run --failed`)."""
+    rows = [replace(ROW, id=0, cores="n1:0/0-3", procs=4, end=100.0, cpu_time=400.0),
+            replace(ROW, id=1, cores="n1:0/0-3", procs=4, submit=0.0, start=5000.0, end=5100.0, cpu_time=400.0)]
+    found = run_use(rows, 4)
+    assert found is not None and (found.seconds, found.idle) == (200, 0)
+    assert found.text == "100% of the core time that jobs held was used"

@@ -84,14 +84,16 @@ def test_a_session(cluster: Cluster) -> None:
     assert (root / "out.hello.1").read_text() == "a b bar 1\noops\n"
     assert cluster.said("sacct", "-nXP", "-j", "2", "-o", "exitcode") == "3:0\n"
 
-    # Standard input, errors apart, arrays of which two run at a time, append, input.
+    # Standard input, variables of options, errors apart, arrays of which two run at a time, append, input.
     (root / "words").write_text("given\n")
+    optional = ("CPUS_PER_TASK", "JOB_ACCOUNT", "MEM_PER_NODE", "NTASKS_PER_NODE", "MEM_PER_CPU")
     ids = [cluster.sbatch("-o", "o.%j", "-e", "e.%j", "-i", "words", data="#!/bin/sh\ncat; echo no >&2\n"),
            cluster.sbatch("-o", "kept", "--open-mode=append", "--wrap", "echo one"),
-           *(cluster.sbatch("-o", "said.%j", *said, "--wrap", "echo ${SLURM_CPUS_PER_TASK-none} ${SLURM_JOB_ACCOUNT-none}")
-             for said in ([], ["-c1", "-A", "proj"], ["-c2"]))]
+           *(cluster.sbatch("-o", "said.%j", *said, "--wrap", f"echo ${{SLURM_{'-none} ${SLURM_'.join(optional)}-none}}")
+             for said in ([], ["-c1", "-A", "proj"], ["-c2", "--mem=1G", "--tasks-per-node", "1"], ["--mem-per-cpu", "64"]))]
     cluster.ended(*ids)
-    assert [(root / f"said.{each}").read_text() for each in ids[2:]] == ["none none\n", "1 proj\n", "2 none\n"]
+    assert [(root / f"said.{each}").read_text() for each in ids[2:]] == [
+        "none none none none none\n", "1 proj none none none\n", "2 none 1024 1 none\n", "none none none none 64\n"]
     again = cluster.sbatch("-o", "kept", "--open-mode=append", "--wrap", "echo two")
     array = cluster.sbatch("-a", "2-8:2%2", "-n1", "--wrap", "echo $SLURM_ARRAY_TASK_ID of $SLURM_ARRAY_TASK_MAX "
                            "$SLURM_ARRAY_JOB_ID")

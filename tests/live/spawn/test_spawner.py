@@ -102,12 +102,15 @@ def test_cpu_time_is_that_of_program_and_descendants(desk: Desk) -> None:
     (lambda p: p.mkdir(), "is a directory"),
     (lambda p: (p.write_text("#!/no/such/interpreter\n"), p.chmod(0o755)),
      "the interpreter that its first line names does not exist"),
+    (lambda p: (p.write_bytes(b"#!/bin/sh\r\necho\r\n"), p.chmod(0o755)),
+     "the interpreter that its first line names does not exist: its lines end as on Windows; type sed -i 's/\\r$//' {}"),
     (lambda p: (p.write_text("neither text nor program"), p.chmod(0o755)),
      "no program for this machine, nor a script whose first line names one (#!/bin/sh)"),
 ])
 def test_a_program_that_cannot_run(desk: Desk, make: Callable[[Path], object],
                                    reason: str) -> None:
     program = desk.place / "program"
+    reason = reason.format(program)
     make(program)
     desk.launch(7, [str(program)])
     assert desk.await_event(7, LaunchFailed) == LaunchFailed(7, f"{program}: {reason}")

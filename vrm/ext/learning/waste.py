@@ -215,11 +215,11 @@ def core_seconds(jobs: Iterable[LearnedJob]) -> CoreSeconds:
 
 @dataclass(frozen=True)
 class RunUse:
-    """What the jobs of a run used of its `cores` between the first start and the last end, `seconds` later. In
-    core seconds: `held` by jobs; `known`, the part of jobs whose CPU time is known; `busy`, the part of that
-    which was used; `idle`, the time that was idle while jobs waited; `fit`, the part of that in which enough
-    cores for a waiting job were free. `example` is the job that waited longest in `fit`; `narrow` is the
-    largest number of cores that a job could have used when no waiting job fitted."""
+    """What the jobs of a run used of its `cores` in `seconds`: from the first start to the last end, without the times
+    in which jobs waited and none ran, since no manager ran then. In core seconds: `held` by jobs; `known`, the part of
+    jobs whose CPU time is known; `busy`, the part of that which was used; `idle`, the time that was idle while jobs
+    waited; `fit`, the part of that in which enough cores for a waiting job were free. `example` is the job that waited
+    longest in `fit`; `narrow` is the largest number of cores that a job could have used when no waiting job fitted."""
 
     cores: int
     seconds: float
@@ -241,8 +241,8 @@ class RunUse:
         if total > 0 and self.idle >= LITTLE_IDLE * total:
             parts.append(f"{self.idle / total:.0%} of the core time of the nodes was idle while jobs waited")
             if self.fit >= 0.5 * self.idle:
-                parts.append(f"#{self.example} and others that waited needed at most the cores that were free, but the "
-                             "rules or the nodes did not allow their starts")
+                parts.append(f"the free cores were enough for #{self.example} and other waiting jobs, but the order, "
+                             "the backfilling or the nodes kept them from starting")
             elif self.narrow:
                 parts.append(f"a job of {self.narrow} core{'s' * (self.narrow > 1)} would have used it")
         return "; ".join(parts)
@@ -264,7 +264,7 @@ def run_use(rows: Sequence[JobRow], cores: int) -> RunUse | None:
         return None
     first, last = min(row.start or 0.0 for row in ran), max(row.end or 0.0 for row in ran)
     held = [(row.processors * ((row.end or 0.0) - (row.start or 0.0)), row.cpu_time) for row in ran]
-    idle, fit, narrow = 0.0, 0.0, 0
+    idle, fit, paused, narrow = 0.0, 0.0, 0.0, 0
     lost: Counter[int] = Counter()  # milliseconds by job
     free, waiting = cores, _WaitingJobs()
     changes = _changes(ran)
@@ -274,6 +274,9 @@ def run_use(rows: Sequence[JobRow], cores: int) -> RunUse | None:
         span = (min(last, following.time) if following else last) - max(first, change.time)
         if span <= 0 or free <= 0 or not waiting.oldest:
             continue
+        if free >= cores:
+            paused += span
+            continue
         idle += free * span
         fits = [width for width in waiting.oldest if width <= free]
         if fits:
@@ -282,7 +285,7 @@ def run_use(rows: Sequence[JobRow], cores: int) -> RunUse | None:
         else:
             narrow = max(narrow, free)
     example = lost.most_common(1)[0][0] if lost else None
-    return RunUse(cores, last - first, sum(mine for mine, _ in held), sum(mine for mine, cpu in held if cpu),
+    return RunUse(cores, last - first - paused, sum(mine for mine, _ in held), sum(mine for mine, cpu in held if cpu),
                   sum(min(cpu, mine) for mine, cpu in held), idle, fit, example, narrow)
 
 

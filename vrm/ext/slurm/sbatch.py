@@ -20,7 +20,7 @@ from vrm.ext.slurm.requests import demand, read, together
 from vrm.ext.steps.options import known
 from vrm.model import JobState
 from vrm.model.forms.field_types import LONGEST_TIME, FieldError, check_app
-from vrm.model.quantities import MOST_JOBS, fold, numbers, slurm_seconds
+from vrm.model.quantities import MOST_JOBS, SLURM_MEMORY, fold, memory_bytes, numbers, slurm_seconds
 
 OPTIONS = Options("sbatch", known("sbatch"), "[options] [SCRIPT [ARGUMENTS]]")
 
@@ -213,15 +213,22 @@ def _ask(chosen: Mapping[str, str], options: Options, call: Call, handler: Reque
     limit = read(options, chosen, "time", lambda text: slurm_seconds(text) if text else 0.0, 0.0)
     if "deadline" in chosen:
         _check_deadline(chosen, limit, values["deadline"], options)
-    tasks = chosen.get("cpus-per-task", "")
-    variables = {"SLURM_CPUS_PER_TASK": tasks, "SRUN_CPUS_PER_TASK": tasks,
-                 "SLURM_JOB_ACCOUNT": printable(chosen.get("account", ""))}
-    values["variables"] = {key: value for key, value in variables.items() if value}
+    values["variables"] = _option_variables(chosen)
     walltime, flexible = _walltime(limit, values.get("queue", ""), handler)
     notes = ([f"its limit of {chosen['time']} is cut to {times.elapsed(walltime)}: the allocation ends then"]
              if flexible and chosen.get("time") else [])
     return SubmittedJob({**values, "walltime": walltime}, script, exported(chosen.get("export", "ALL"), call.env),
                  indices, width, flexible, notes, own, call.token)
+
+
+def _option_variables(chosen: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that Slurm sets in a job only if an option is given. Memory is in MiB."""
+    cores, tasks = (chosen.get(name, "") for name in ("cpus-per-task", "ntasks-per-node"))
+    memory = {name: memory_bytes(chosen.get(name) or "0", SLURM_MEMORY) >> 20 for name in ("mem", "mem-per-cpu")}
+    found = {"SLURM_CPUS_PER_TASK": cores, "SRUN_CPUS_PER_TASK": cores, "SLURM_NTASKS_PER_NODE": tasks,
+             "SLURM_MEM_PER_NODE": str(memory["mem"] or ""), "SLURM_MEM_PER_CPU": str(memory["mem-per-cpu"] or ""),
+             "SLURM_JOB_ACCOUNT": printable(chosen.get("account", ""))}
+    return {key: value for key, value in found.items() if value}
 
 
 def _drop_thread_options(components: Sequence[Mapping[str, str]], handler: RequestHandler) -> list[Mapping[str, str]]:

@@ -18,7 +18,8 @@ _ALL = "sbatch srun salloc"
 TABLE = (
     (_ALL, "", "", "c cpus-per-task v, D chdir v, e error v, x exclude v, . export v, G gpus v, . gpus-per-node v, "
      ". gpus-per-task v, . gres v, h help n, i input v, J job-name v, N nodes v, w nodelist v, n ntasks v, "
-     ". ntasks-per-node v, . open-mode v, o output v, Q quiet n, t time v, . usage n help, V version n"),
+     ". ntasks-per-node v, . tasks-per-node v ntasks-per-node, . open-mode v, o output v, Q quiet n, t time v, "
+     ". usage n help, V version n"),
     (_ALL, "", "-", "A account v, C constraint v, . comment v, . deadline v, . exclusive m, . kill-on-invalid-dep v, "
      "L licenses v, . mem v, . mem-per-cpu v, . mem-per-gpu v, . nice m, . no-requeue n requeue=no, p partition v, "
      ". priority v, . requeue n requeue=yes, . reservation v"),

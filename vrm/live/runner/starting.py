@@ -27,6 +27,9 @@ DEFAULTED = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 """Signals that are reset to their default for a program, whatever its parents ignore."""
 
 
+LONGEST_LINE = 4096
+"""Characters of a script's first line that are read."""
+
 LOOK_EVERY = 0.02
 """Seconds between two checks whether a directory exists now."""
 
@@ -365,10 +368,20 @@ def refusal(program: bytes, error: "Exception") -> str:
     if isinstance(error, OSError) and os.path.isdir(program):
         reason = "is a directory"
     elif isinstance(error, FileNotFoundError) and os.path.exists(program):
-        reason = "the interpreter that its first line names does not exist"
+        reason = "the interpreter that its first line names does not exist" + _windows_lines(program)
     elif isinstance(error, OSError) and error.errno == errno.ENOEXEC:
         reason = "no program for this machine, nor a script whose first line names one (#!/bin/sh)"
     return clean(f"{os.fsdecode(program)}: {reason}")
+
+
+def _windows_lines(script: bytes) -> str:
+    """Return what to do about a script whose first line ends as on Windows; "" if it does not."""
+    try:
+        with open(script, "rb") as file:
+            wrong = file.readline(LONGEST_LINE).endswith(b"\r\n")
+    except OSError:
+        return ""
+    return ": its lines end as on Windows; type sed -i 's/\\r$//' " + os.fsdecode(script) if wrong else ""
 
 
 def has_no_children() -> bool:

@@ -197,7 +197,7 @@ def ranks_infeasible_reason(job: Job, machine: Pool, name: str, most: int) -> st
     if there < len(machine.nodes):
         nodes += f" (of {len(machine.nodes)}, without those of exclude)"
     if least > there:
-        return f"it wants {least} nodes, there are {nodes.replace(' node(s)', '')}"
+        return f"it wants {least} nodes, there {'is' if there == 1 else 'are'} {nodes.replace(' node(s)', '')}"
     if limit and most >= job.procs:
         return f"{job.procs} ranks do not fit on {limit} of {nodes} under {name}"
     return (f"{job.procs} ranks do not fit on {nodes} under "

@@ -207,7 +207,7 @@ def _lacks(request: Request, node: Node, widest: int, policy: str) -> list[str]:
         there = base(name, node.resources.get(name, 0))
         if each + shared > there:
             wants = [f"a rank wants {said(name, each)} of {name}"] * bool(each) + [
-                f"the job {said(name, shared)} of {name} on each node"] * bool(shared)
+                f"the job{' wants' * (not each)} {said(name, shared)} of {name} on each node"] * bool(shared)
             found.append(f"{' and '.join(wants)}, a node has at most {said(name, there)}")
     if request.cores_per_task > widest:
         found.append(f"a rank wants {request.cores_per_task} cores of one socket, {policy} gives a "

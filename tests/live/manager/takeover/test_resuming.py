@@ -155,10 +155,24 @@ def test_a_job_that_the_manager_before_has_started_has_its_limit(root: Path, oth
     before.run.marker(0).write_text(json.dumps({
         "id": 0, "pid": other.sid, "started": other.started, "boot": here.boot, "host": here.host, "time": 0.0}) + "\n")
     managed = Managed(root, now=2.0, Grace=0, Walltime="kill")
+    managed.manager.recovery.look(2.0, True)
     managed.manager.ends.look(9.0, False)
     assert not managed.live.running[0].intent and other.lives()
     managed.manager.ends.look(10.0, False)
     assert managed.live.running[0].intent == "timeout" and not other.lives()
+    managed.close()
+
+
+def test_a_job_that_has_ended_in_time_is_not_reported_as_too_long(root: Path) -> None:
+    """It ended while no manager ran, and its limit is over when the next one begins."""
+    before = Managed(root, "ok.x 1 9 0", Walltime="kill")
+    before.start(1.0)
+    before.close()
+    leave_end(before, 0)
+    managed = Managed(root, now=20.0, Walltime="kill")
+    managed.turn(20.0, files=True)
+    managed.turn(21.0, files=True)
+    assert states(managed) == ["completed"] and "estimate" not in "".join(managed.said)
     managed.close()
 
 

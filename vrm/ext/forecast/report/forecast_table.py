@@ -17,8 +17,8 @@ UNKNOWN = ("not included: later submissions, failures, lost nodes; a later job o
            "delays the others")
 """What a forecast cannot include."""
 
-_SHRINK = (("Why", 16), ("Nodes", 8), ("App", 8), ("Why", 4))
-_SPARED = ("Latest", "Nodes", "Chance", "End", "Why", "Ranks")
+_STEPS = (("Why", 16), ("Nodes", 8), ("App", 8), ("Why", 4), ("Latest", 0), ("Nodes", 0), ("Chance", 0), ("End", 0),
+          ("Why", 0), ("Ranks", 0))
 
 
 def facts(job: Record, made: Record) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def table(made: Record, ids: Collection[int] = (), now: float | None = None,
     rows = [_row(job, now, near) for job in jobs]
     drop_empty(names, rows, ("Why", "Chance", "Nodes", "Latest", "Range"))
     if width is not None:
-        narrow(names, rows, width, _SHRINK, _SPARED)
+        narrow(names, rows, width, _STEPS)
     return "\n".join([*head(made, now), boxed(names, rows), UNKNOWN] if jobs
                      else [*head(made, now), "no job runs or waits"])
 

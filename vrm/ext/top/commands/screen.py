@@ -296,7 +296,7 @@ class Screen:
             yield code
 
     def _press(self, key: str, height: int) -> None:
-        if key == "q" and self.view.mode in ("list", "help"):
+        if key == "q" and self.view.mode == "list":
             self._quit = True
             return
         snapshot = self.reader.seen.snapshot

@@ -88,7 +88,7 @@ class Ends(Part):
             if running.ending:
                 if now >= running.ending.deadline and running.ending.poll(now):
                     self._session_gone(running)
-            elif running.begun and not running.warned and now >= running.due:
+            elif running.begun and running.looked and not running.warned and now >= running.due:
                 running.warned = True
                 self._overdue(running)
             elif now >= running.signal_due:

@@ -25,6 +25,7 @@ class LiveJob:
     session: int | None = None
     leader: int | None = None            # the start time of its supervisor, which leads the session
     taken_over: bool = False             # started by an earlier manager: its files show the end
+    looked: bool = True                  # its files were looked at since it was taken over
     away: bool = False                   # on another host: its processes are out of reach
     marker: Marker | None = None
     intent: str = ""                     # why the manager ends it, see `verdict`

@@ -217,7 +217,7 @@ class Recovery(Part):
             booking = Booking(job, old, start["time"], start["time"] + job.expected)
         else:
             booking = live.cluster.book(job, placement, start["time"])
-        running = LiveJob(Start(booking, start["backfilled"]), taken_over=True, marker=found.marker,
+        running = LiveJob(Start(booking, start["backfilled"]), taken_over=True, looked=False, marker=found.marker,
                           intent=intent, told=told if intent else math.inf,
                           away=found.what == recovery.ELSEWHERE,
                           former=before if placement is None else None)
@@ -326,6 +326,7 @@ class Recovery(Part):
             return
         for running in [r for r in self.live.running.values() if r.taken_over]:
             self._look_at_marker(running)
+            running.looked = True
 
     def _look_at_marker(self, running: LiveJob) -> None:
         ends, found = self.ends, self._look(running.job.id, running.booking.start)
