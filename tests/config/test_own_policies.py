@@ -228,7 +228,7 @@ WRONG = {
     "twice": ("        yield job\n        yield job\n", "mine.py:7 starts job 2 twice"),
     "another's": ("        yield Job(77, 'x', 1, 1)\n", "mine.py:6 starts job 77, which does not wait"),
     "no job": ("        yield job, 1\n", "mine.py:6 gives (Job("),
-    "too large": ("        yield step.waiting[0]\n        yield job\n", "mine.py:7 starts job 2, which does not fit now; ask `step.fits(job)` first"),
+    "too large": ("        yield step.waiting[0]\n        yield job\n", "mine.py:7 starts job 2, which does not fit now; ask `step.fits(job)` right before"),
     "raises": ("        1 / 0\n", "failed at "),
 }
 """Endings of a `schedule`, with what is said of them."""

@@ -192,3 +192,14 @@ def test_a_job_that_does_not_fit_is_refused() -> None:
 
     with pytest.raises(PolicyError, match=r"test_user_dispatcher.py:\d+ starts job 1, which does not fit now; ask `step.fits"):
         step_of((8, 20), (8, 20), backfill=Hasty())
+
+
+@pytest.mark.parametrize("started", [[], None], ids=["nothing", "None"])
+def test_a_dispatcher_that_starts_nothing_is_named_not_the_placement(started: Any) -> None:
+    class Nothing:
+        def schedule(self, step: SchedulingStep) -> Any:
+            return started
+
+    with pytest.raises(PolicyError, match="the backfilling `Nothing` starts none of the 2 job.s. that wait on an empty "
+                                          "machine, although job 1 fits; `schedule` yields"):
+        simulate([Submission(Job(number, "a", 1, 5.0), 5.0) for number in (1, 2)], Machine.of(2), Rules(backfill=Nothing()))

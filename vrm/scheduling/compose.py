@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from dataclasses import replace
 from typing import Any
@@ -20,7 +21,7 @@ from vrm.scheduling.backfilling.dispatcher import Dispatcher
 from vrm.scheduling.placement.node_orders import AUTO
 from vrm.scheduling.orderings.ordering import Ordering, make_ordering, own_ordering
 from vrm.scheduling.backfilling.user_dispatcher import own_dispatcher
-from vrm.scheduling.registry import PolicyError, own_name
+from vrm.scheduling.registry import PolicyError, guarded, own_name, shortened
 from vrm.scheduling.scheduler import Scheduler
 
 
@@ -40,7 +41,7 @@ def compose(rules: Rules, machine: Cluster, heatmap: Heatmap | None = None,
     The policies of the rules are names, as in the configuration, or objects: an `Ordering` or a function
     `utility(job, now, nodes)`, an object with `schedule(step)`, a function `policy(cluster, heatmap)`. `heatmap`
     orders nodes under the policy strip. `declared` are energy classes of nodes that are not in the machine now. The
-    constraints of the rules are added to the machine.
+    constraints of the rules are added to the machine, and an ordering that is a `Watcher` observes it.
 
     Raises RulesError with all wrong fields, and PolicyError for values that no field can have.
     """
@@ -68,12 +69,15 @@ def compose(rules: Rules, machine: Cluster, heatmap: Heatmap | None = None,
         rules.queues)
     if scheduler is None:
         raise RulesError(wrong)
+    scheduler.ordering.observe(machine)
     return scheduler
 
 
 def checked(rules: Rules) -> Rules:
     """Return the rules with `Queues` instead of a mapping by name (`{"debug": {"max_running": 2}}`). Raises
-    PolicyError for wrong queues, and for a word that a field cannot have."""
+    PolicyError for wrong queues, for a word that a field cannot have, and for rules that are none."""
+    if not isinstance(rules, Rules):
+        raise PolicyError(f"rules: expected Rules, such as Rules(algorithm=\"SJF\"), got {shortened(rules)}")
     try:
         queues = Queues.of(rules.queues)
     except (TypeError, ValueError) as error:
@@ -109,6 +113,8 @@ def _dispatcher(backfill: Any) -> Dispatcher:
         return make_backfilling(backfill)
     if isinstance(backfill, Dispatcher):
         return backfill
+    if inspect.isclass(backfill):
+        backfill = guarded(own_name(backfill), backfill)()
     return own_dispatcher(own_name(backfill), backfill, f"backfill={backfill!r}: give a name, a number of "
                          "reservations, or an object with `schedule(step)`")
 

@@ -103,6 +103,10 @@ class Simulator:
                  expectations: Expectations | None = None, changes: Iterable[Change] = (),
                  published: bool = False) -> None:
         outages = tuple(outages)
+        for each in outages:
+            if not (0 <= each.node < len(cluster.nodes) and each.down < each.up):
+                raise ValueError(f"{each}: expected a node from 0 to {len(cluster.nodes) - 1}, which is back (up) "
+                                 "after it was lost (down)")
         tracked = bool(outages) or end < math.inf
         executor = VirtualExecutor(kill, rate, tracked, expectations is not None, published)
         self._start_with(Run(State(scheduler.new_queue(), cluster, forgets=True), scheduler, expectations),
@@ -186,9 +190,17 @@ class Simulator:
             yield now
         whole = self.cluster.up == (1 << len(self.cluster.nodes)) - 1 and not self.cluster.constraints
         if self.queue.jobs and self.end == math.inf and whole:
-            raise PolicyError(f"the placement policy accepted {len(self.queue)} job(s) that it cannot start even on an "
-                              "empty machine")
+            raise PolicyError(self._stuck())
         self.left = self.state.waiting
+
+    def _stuck(self) -> str:
+        """Return whose fault it is that jobs wait on an empty machine with nothing to wait for."""
+        policy, number = self.scheduler.policy, len(self.queue)
+        fit = next((job for job in self.queue if policy.place(job, self.cluster)), None)
+        if fit is None:
+            return f"the placement policy accepted {number} job(s) that it cannot start even on an empty machine"
+        return (f"the backfilling `{self.scheduler.dispatcher.name}` starts none of the {number} job(s) that wait on "
+                f"an empty machine, although job {fit.id} fits; `schedule` yields the jobs that start")
 
     def _next(self) -> float:
         """Return the time of the next event; infinity for never. A change of rules alone is not an event."""

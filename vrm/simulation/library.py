@@ -9,6 +9,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Protocol
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,7 +33,7 @@ from vrm.scheduling.scheduler import Scheduler
 from vrm.simulation.arguments import File, Measurements, Recording, Timetable, by_name, read_machine
 from vrm.simulation.engine import Simulator
 from vrm.simulation.executor import SpeedModel
-from vrm.simulation.inputs import WorkloadError, open_workload, processors_of
+from vrm.simulation.inputs import PackageWorkload, WorkloadError, open_workload, processors_of
 from vrm.simulation.old_keywords import with_old_keywords
 from vrm.simulation.outcome import Outcome
 from vrm.simulation.results import Results
@@ -97,6 +98,9 @@ def simulate(workload: File | Iterable[Submission], machine: File | Machine | No
 def open_source(workload: Any, selection: Selection, rules: Rules, speedups: Speedups | None) -> Any:
     """Open the workload of a file; submissions are returned unchanged. Raises WorkloadError."""
     if not isinstance(workload, (str, Path)):
+        if not isinstance(workload, Iterable):
+            raise WorkloadError(f"the workload is {shortened(workload)}; give a file, lublin:PROCESSORS:JOBS, or "
+                                "submissions (vrm.api.Submission) in order of time")
         return workload
     return open_workload(workload, replace(selection, keep_estimates=selection.keep_estimates or rules.kill), speedups)
 
@@ -108,8 +112,8 @@ def cluster_of(source: Any, machine: File | Machine | None, queues: Queues = NO_
     of nodes is unknown."""
     described = read_machine(machine)
     nodes = described.nodes or Machine.of(processors_of(
-        source, "give nodes, sockets and cores (--nodes N --sockets S --cores C), or a machine file (--machine FILE)")
-        ).nodes
+        source, "give nodes, sockets and cores (--nodes N --sockets S --cores C), or a machine file (--machine FILE)"
+        if hasattr(source, "name") else "give a machine, as Machine.of(nodes=8)")).nodes
     cluster = Cluster(queues.marked(nodes), described.licences)
     for queue, names in queues.unknown_nodes(cluster.nodes).items():
         raise PolicyError(f"queue {queue}: no node is called {names[0]}; the nodes are "
@@ -162,7 +166,8 @@ class ComposedSimulation:
 
     def __post_init__(self) -> None:
         cluster, record, scheduler = self.cluster, self.record, self.scheduler
-        cluster.watchers += record.watchers
+        observing = scheduler.ordering.watcher  # it may also be among those of the record
+        cluster.watchers += [one for one in record.watchers if observing is None or not observing.stands_for(one)]
         if record.efficiency:
             self.bookings = plugins.need("vrm.options", "efficiency")(cluster.nodes)
             cluster.watchers.append(self.bookings)
@@ -240,7 +245,7 @@ class ComposedSimulation:
             timetable.end, self.expectations, changes, rules.events == "published")
         for wanted in timetable.reservations:
             engine.state.reservations.reserve(wanted, 0.0, foreseen=True)
-        if source is self.workload:
+        if source is self.workload or isinstance(source, PackageWorkload):
             source = _checked(source)
         self.engine = engine
         engine.run(self.results.noting(source if self.sharing is None else self.sharing.noting(source)))
@@ -253,7 +258,7 @@ class ComposedSimulation:
             **results.summary(record.warm_up, record.cool_down, record.threshold),
             **({} if used is None else used.summary()),
             **results.energy(),
-            "backfilled": results.backfilled,
+            "backfilled": results.backfilled(record.warm_up, record.cool_down),
             **({} if self.sharing is None else self.sharing.summary(results.rows(), record.threshold)),
             "held": self.engine.left,
             **({"unmatched_speeds": self.speeds.unmatched()} if self.speedups is not None and self.speeds else {}),
@@ -335,19 +340,24 @@ def _malleable(source: Any, workload: Any, rules: Rules, cluster: Cluster) -> An
 
 def _checked(submissions: Iterable[Submission]) -> Iterator[Submission]:
     """Yield a user's own submissions. Raises WorkloadError if their times are out of range or not in order."""
-    before = 0.0
+    before, seen = 0.0, set[int]()
     for one in submissions:
         if not isinstance(one, Submission):
             raise WorkloadError(f"the workload has {shortened(one)}, expected a vrm.simulation.Submission; of a "
                                 "table make one from each row: "
                                 "`Submission(Job(id, app, procs, estimate, submit), run)`")
+        if not (isinstance(one.job.id, Integral) and isinstance(one.job.procs, Integral)):
+            raise WorkloadError(f"job {one.job.id!r} of {one.job.procs!r} ranks: both are whole numbers (int)")
         if not 0 <= one.job.id <= LARGEST_ID:
             raise WorkloadError(f"job {str(one.job.id)[:30]}: ids go from 0 to 2^63 - 1")
+        if one.job.id in seen:
+            raise WorkloadError(f"job {one.job.id} comes twice; give each job an id of its own")
         if not (0 <= one.run < LONGEST and before <= one.job.submit < LONGEST):
             raise WorkloadError(f"job {one.job.id} comes at {one.job.submit} s and runs for "
                                 f"{one.run} s; give submissions in order of time, from 0 s "
                                 "on, and run times from 0 s on")
         before = one.job.submit
+        seen.add(one.job.id)
         yield one
 
 

@@ -30,8 +30,8 @@ class Prb(Ordering):
         if not queues:
             return self
         waits = {queue.name: queue.expected_wait for queue in queues.all}
-        return Prb(self.name, self.utility, False, None, waits,
-                   queues.queue(Job(0, "", 1, 1.0)).expected_wait)
+        return Prb(self.name, self.utility, False, expected_waits=waits,
+                   default=queues.queue(Job(0, "", 1, 1.0)).expected_wait)
 
     def key(self, job: Job, now: float, nodes: int) -> tuple[float, ...]:
         """Return the sort key, smallest first: the negated rank, and the volume."""

@@ -177,7 +177,8 @@ class UserDispatcher(Dispatcher):
                 raise wrong(f"starts job {job.id}, which does not wait" + ": it runs" * (job.id in view.bookings))
             placement = step._start(job)
             if placement is None:
-                raise wrong(f"starts job {job.id}, which does not fit now; ask `step.fits(job)` first")
+                raise wrong(f"starts job {job.id}, which does not fit now; ask `step.fits(job)` right before "
+                            "`yield job`")
             yield job, placement
         self._reserved = step.reserved
 
