@@ -362,6 +362,27 @@ def broken(row):
 """
 
 
+READERS = """
+from vrm.workload.rows import Rows
+
+class Odd(Rows):
+    @staticmethod
+    def tells(line):
+        if line == "odd|tells":
+            raise RuntimeError("no file of mine")
+        return line.startswith("odd|")
+
+    def asked(self):
+        for number, line in self.lines():
+            yield int(line) if number > 1 else 5
+
+def drawn(text, rules):
+    if text == "odd:number":
+        return 5
+    return iter([5] if text == "odd:items" else map(int, ["x"]))
+"""
+
+
 @pytest.fixture(scope="module")
 def wrong(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """An environment with packages of which each has something wrong."""
@@ -382,6 +403,7 @@ def wrong(tmp_path_factory: pytest.TempPathFactory) -> Environment:
                   .replace("[vrm.fields]\n", "") + entry("keys", "Fails", "fields:fails") + entry("keys", "Odd", "fields:odd")
                   .replace("[vrm.keys]\n", "") + entry("constraints", "Odd", "fields:Odd")
                   + entry("columns", "broken", "fields:broken") + entry("objectives", "bare", "fields:none"), FIELDS)
+    there.declare("readers", entry("formats", "odd", "readers:Odd") + entry("workloads", "odd", "readers:drawn"), READERS)
     there.declare("value", entry("orderings", "number", "value:NUMBER"), "NUMBER = 3\n")
     return there
 
@@ -407,7 +429,7 @@ def test_the_rest_works_beside_it(wrong: Environment, tmp_path: Path) -> None:
                 for record in json.loads(wrong.vrm("plugins --json 2>/dev/null", tmp_path, 1)) if record["package"] != "vrm"}
     # What shows only when it is called:
     assert {name for name, trouble in troubles.items() if not trouble} == {
-        "fails", "idle", "breaks", "colour", "Fails", "Odd", "broken", "bare"}
+        "fails", "idle", "breaks", "colour", "Fails", "Odd", "broken", "bare", "odd"}
     assert "vrm has one of that name" in troubles["priority"]
     (tmp_path / "nap").write_text("#!/bin/sh\nsleep 1\n")
     (tmp_path / "nap").chmod(0o755)
@@ -417,6 +439,21 @@ def test_the_rest_works_beside_it(wrong: Environment, tmp_path: Path) -> None:
     assert "vrm: part 2.0 (part:first) failed: TypeError: it does not return a vrm.live.manager.part.Part; update or" in said
     assert said.count("breaks:Breaks is left out from here on: its `tidy` raised ZeroDivisionError: division by zero") == 1
     assert "1 completed" in said, said
+
+
+@pytest.mark.parametrize("workload, complaint", [
+    ("tells", "readers 2.0 (readers:Odd) failed: RuntimeError: no file of mine; update or uninstall readers"),
+    ("rows", "readers 2.0 (readers:Odd) failed: AttributeError: 'int' object has no attribute 'submit'; update or"),
+    ("odd:number", "readers 2.0 (readers:drawn) failed: TypeError: 'int' object is not iterable; update or"),
+    ("odd:fails", "readers 2.0 (readers:drawn) failed: ValueError: invalid literal for int() with base 10: 'x'; update or"),
+    ("odd:items", "the workload has 5, expected a vrm.simulation.Submission; "),
+])
+def test_a_reader_of_workloads_that_fails_is_one_line(wrong: Environment, tmp_path: Path, workload: str,
+                                                      complaint: str) -> None:
+    for name in ("tells", "rows"):
+        (tmp_path / name).write_text(f"odd|{name}\n7\n")
+    said = wrong.vrm(f"simulate {workload} --nodes 2", tmp_path, 2)
+    assert said.startswith(f"vrm simulate: {complaint}") and said.count("\n") == 1, said
 
 
 @pytest.mark.parametrize("config, options, complaint", [

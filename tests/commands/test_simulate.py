@@ -204,6 +204,8 @@ def test_a_machine_file(trace: Path, tmp_path: Path, capsys: Any, text: str, cor
     (["t.swf", "--evalys"], "--out DIR"),
     (["t.swf", "--min-throughput", "nan"], "a number from 0 on"),
     (["t.swf", "--out", "t.swf/out"], "t.swf/out: Not a directory"),
+    (["t.swf", "--out", "queue"], "queue is a file; name a directory for the results"),
+    (["t.swf", "--swf", "/dev/full"], "/dev/full: No space left on device"),
     (["t.swf", "--first", "5"], "no job is left to run"),
     (["t.swf", "--nodes", "1", "--last", "2"], "more processors than the machine: 2"),
 ])
@@ -224,6 +226,8 @@ def test_messages(words: Any, message: str, trace: Path, queue: Path, tmp_path: 
     ("\ufeff".encode("utf-16-le") + ROWS.encode("utf-16-le"), "(UTF-16); convert it: `iconv"),
     (ROWS.replace("\n", "\r").encode(), "bad: its lines end with a carriage return alone; convert"),
     (b"dear diary\nnothing happened\n", "bad:1: "),
+    (b"\xfd7zXZ\0\0\4" + bytes(9), "bad: compressed; of compressed files vrm reads gzip alone: type <(xz -dc bad) instead"),
+    (b"BZh91AY&SY", "bad: compressed; of compressed files vrm reads gzip alone: type <(bzip2 -dc bad) instead"),
     (b"1 0 -1 10 2 -1 -1 2 20 -1 1 1 -1 -1 -1 -1 -1 -1\n", "bad: the workload does not say how large"),
     (ROWS.replace("3 2 ", f"{2 ** 63} 2 ").encode(), "bad:5: a number out of range"),
     (ROWS.replace("3 2 ", f"3 {'9' * 400} ").encode(), "bad:5: a number out of range"),

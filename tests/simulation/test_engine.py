@@ -515,7 +515,7 @@ def test_a_machine_of_different_nodes() -> None:
 
 
 def test_no_geometry_is_an_error_that_says_what_to_give() -> None:
-    with pytest.raises(ValueError, match="--nodes N"):
+    with pytest.raises(ValueError, match="give a machine, as Machine.of"):
         simulate(workload([(0, 1, 1)]))
 
 

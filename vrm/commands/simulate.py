@@ -156,7 +156,8 @@ def run(args: argparse.Namespace) -> int:
         if status:
             status.ended(outcome)
     except (ConfigError, OSError, ValueError) as error:
-        said = f"{error.filename or args.out}: {error.strerror}" if isinstance(error, OSError) else error
+        said = (f"{error.filename or args.swf or args.out}: {error.strerror}" if isinstance(error, OSError)
+                else error)
         print(said if isinstance(error, ConfigError) else f"vrm simulate: {said}", file=sys.stderr)
         return 2
     report["jobs_per_second"] = report["jobs"] / report["seconds"]
@@ -374,6 +375,7 @@ def _every(report: dict[str, Any]) -> str:
 def _table(report: dict[str, Any]) -> str:
     from vrm.model.rules import Rules
     from vrm.results.names import policy_name, time_text, unit_of, unmatched_text
+    from vrm.scheduling.placement.parts import counted
     machine = report["machine"]
     rules = Rules.read(report)
     further = rules.words(name for name in rules.changed()
@@ -392,8 +394,8 @@ def _table(report: dict[str, Any]) -> str:
     if report["held"]:
         lines.append(("held", f"{report['held']} jobs never ran: they, or jobs they depend on, are "
                               "held"))
-    lines += [(f"{reason}", f"{number} rows") for reason, number in report["dirt"].items()]
-    lines += [("refused", f"{number} jobs: {reason}")
+    lines += [(f"{reason}", counted(number, "row")) for reason, number in report["dirt"].items()]
+    lines += [("refused", f"{counted(number, 'job')}: {reason}")
               for reason, number in list(report["refusals"].items())[:5]]
     lines += [("not measured", text) for text in unmatched_text(report.get("unmatched_speeds", {}))]
     if "energy" in report:

@@ -124,6 +124,8 @@ class Recording:
         if self.out is None:
             return [None, None]
         directory = Path(self.out)
+        if directory.is_file():
+            raise WorkloadError(f"{directory} is a file; name a directory for the results")
         directory.mkdir(parents=True, exist_ok=True)
         jobs = directory / "jobs.csv"
         own = isinstance(workload, (str, Path)) and jobs.resolve() == Path(workload).resolve()

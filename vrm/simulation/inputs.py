@@ -190,7 +190,34 @@ class GeneratedWorkload(Protocol):
         ...
 
 
-Workload = Trace | QueueWorkload | RecordedRun | Rows | GeneratedWorkload
+class PackageWorkload:
+    """A workload that the code of an installed package reads or draws. An exception of that code becomes one line
+    that names the package."""
+
+    def __init__(self, plugin: plugins.Plugin, made: Any) -> None:
+        self.__dict__.update(_plugin=plugin, _made=made)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._made, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._made, name, value)
+
+    def __iter__(self) -> Iterator[Submission]:
+        try:
+            yield from self._made
+        except ERRORS:
+            raise
+        except Exception as error:  # foreign code, which may raise anything
+            raise _package_error(self._plugin, error) from error
+
+
+Workload = Trace | QueueWorkload | RecordedRun | Rows | GeneratedWorkload | PackageWorkload
+
+
+def _package_error(plugin: plugins.Plugin, error: Exception) -> WorkloadError:
+    """Return the error for an exception that a package has raised."""
+    return WorkloadError(str(plugins.failed(plugin, error)))
 
 
 def open_workload(path: str | Path, rules: Selection = Selection(),
@@ -259,7 +286,7 @@ def _spooled(path: Path) -> Any:
 
 
 def _workload(path: Path, name: str, start: bytes, rules: Selection,
-              speedups: Speedups | None) -> Trace | QueueWorkload | RecordedRun | Rows:
+              speedups: Speedups | None) -> Trace | QueueWorkload | RecordedRun | Rows | PackageWorkload:
     """Return the workload of a file that begins with `start`."""
     _check_text(name, start)
     text = start.decode("utf-8", "replace")
@@ -268,9 +295,15 @@ def _workload(path: Path, name: str, start: bytes, rules: Selection,
     first = next((line for line in text.splitlines()
                   if line.strip() and not line.startswith(("#", ";"))), "")
     is_trace = name.endswith((".swf", ".swf.gz"))
-    for form in _forms(packages=not is_trace):
-        if form.tells(first):
-            return form(path, rules, name)
+    for plugin, form in _forms(packages=not is_trace):
+        try:
+            if form.tells(first):
+                made = form(path, rules, name)
+                return PackageWorkload(plugin, made) if plugin.foreign else made
+        except Exception as error:  # of a package's code, which may raise anything
+            if not plugin.foreign:
+                raise
+            raise _package_error(plugin, error) from error
     rows = [line for line in text.splitlines()
             if line.strip() and not line.lstrip().startswith((";", "#"))]
     if is_trace or text.lstrip().startswith(";") or (rows and _is_row(rows[0])):
@@ -279,10 +312,19 @@ def _workload(path: Path, name: str, start: bytes, rules: Selection,
     return QueueWorkload(path, rules, speedups, name)
 
 
+_PACKED = {b"\xfd7zXZ\0": "xz -dc", b"BZh": "bzip2 -dc", b"\x28\xb5\x2f\xfd": "zstd -dc", b"PK\x03\x04": "unzip -p",
+           b"\x1f\x9d": "gzip -dc"}
+"""The beginnings of compressed files that are not read, and what unpacks them."""
+
+
 def _check_text(name: str, start: bytes) -> None:
     """Raise WorkloadError unless a file that begins with `start` is text with lines."""
     if not start:
         raise WorkloadError(f"{name}: empty; name {WANTED}")
+    unpack = next((unpack for magic, unpack in _PACKED.items() if start.startswith(magic)), None)
+    if unpack is not None:
+        raise WorkloadError(f"{name}: compressed; of compressed files vrm reads gzip alone: type <({unpack} {name}) "
+                            "instead of the name")
     mark = next((mark for mark in _MARKS if start.startswith(mark)), None)
     if mark is not None:
         convert = "tail -c +4" if mark == codecs.BOM_UTF8 else "iconv -f UTF-16 -t UTF-8"
@@ -307,7 +349,7 @@ def is_generated(text: str) -> bool:
         return True  # two packages have this name: opening it reports that
 
 
-def _drawn(text: str, rules: Selection) -> GeneratedWorkload | None:
+def _drawn(text: str, rules: Selection) -> GeneratedWorkload | PackageWorkload | None:
     """Return the workload that an extension generates; None if none has this name."""
     if not is_generated(text):
         return None
@@ -322,18 +364,18 @@ def _drawn(text: str, rules: Selection) -> GeneratedWorkload | None:
     except WorkloadError:
         raise
     except Exception as error:  # foreign code, which may raise anything
-        raise WorkloadError(str(plugins.failed(plugin, error))) from error
-    return made
+        raise _package_error(plugin, error) from error
+    return PackageWorkload(plugin, made) if plugin.foreign else made
 
 
 @functools.cache
-def _forms(packages: bool) -> Sequence[type[Rows]]:
+def _forms(packages: bool) -> Sequence[tuple[plugins.Plugin, type[Rows]]]:
     """Return the workload formats that extensions add, with or without those of installed `packages`: classes whose
     method `tells(line)` checks the first line of a file."""
     if not packages:
-        return [plugins.load(plugin) for plugin in plugins.own("vrm.formats")]
-    found: list[type[Rows]] = []
-    plugins.use("vrm.formats", (), lambda plugin, form: found.append(form))
+        return [(plugin, plugins.load(plugin)) for plugin in plugins.own("vrm.formats")]
+    found: list[tuple[plugins.Plugin, type[Rows]]] = []
+    plugins.use("vrm.formats", (), lambda plugin, form: found.append((plugin, form)))
     return found
 
 

@@ -44,7 +44,7 @@ class Jobs(Sequence[ResultRow]):
         return self._results.row(index % len(self))
 
 
-@dataclass
+@dataclass(repr=False)
 class Outcome:
     """A finished (or interrupted) simulation.
 
@@ -145,6 +145,14 @@ class Outcome:
              "MaxProcs": self.cluster.cores},
             starts=lambda job: (found[job].start, found[job].end),
             status=lambda job: _SWF_STATUS[found[job].status], names=rows)
+
+    def __repr__(self) -> str:
+        """Return a short text: the policies and the most important metrics."""
+        summary = self.summary
+        wait = summary["average_wait"]
+        return (f"<Outcome of {_policies(summary)}: {summary['jobs']} jobs, mean wait "
+                f"{'-' if wait is None else time_text(wait)}, utilisation {summary['utilisation']:.3f}; `summary` has "
+                "all metrics>")
 
     def _repr_html_(self) -> str:
         """Return HTML for notebooks: the policies, and the metrics with their distributions."""

@@ -112,7 +112,6 @@ class Results(Recorder):
         self.processors = sum(node.cores for node in nodes)
         self.counts = dict.fromkeys(_STATUSES, 0)
         self.refusals: dict[str, int] = {}
-        self.backfilled = 0
         self._evalys = need("vrm.options", "evalys")(evalys, nodes, workload) if evalys is not None else None
         self._jobs: Any = bytearray()  # of _JOB
         self._moments: Any = bytearray()  # of _MOMENT
@@ -129,7 +128,6 @@ class Results(Recorder):
         app = self.apps[job.app]
         how = _NUMBERS[status]
         if start.backfilled:
-            self.backfilled += 1
             how |= OVERTOOK
         procs = job.procs
         self._jobs += _pack_job(job.id, procs, procs * job.cores, user, app, how,
@@ -225,7 +223,6 @@ class Results(Recorder):
         import numpy as np
         self._jobs, self._moments = (each.reshape(-1).view(np.uint8).data for each in (records, moments))
         self.counts["completed"] = len(records)
-        self.backfilled = int(np.count_nonzero(records.view(np.int64)[:, 5] == OVERTOOK))
 
     def _hand_over(self) -> None:
         """Write the pending rows."""
@@ -283,6 +280,15 @@ class Results(Recorder):
         import numpy as np
         return (np.frombuffer(self._jobs, np.int64).reshape(-1, 10)[:, :6].T,
                 np.frombuffer(self._jobs).reshape(-1, 10)[:, 6:].T)
+
+    def backfilled(self, warm_up: float = 0.0, cool_down: float = 0.0) -> int:
+        """Return the number of backfilled jobs, without those submitted in the first and last seconds of this
+        length."""
+        (*_, how), (submit, *_) = self._columns()
+        if not len(how):
+            return 0
+        within = (submit >= submit.min() + warm_up) & (submit <= submit.max() - cool_down)
+        return int(((how >= OVERTOOK) & within).sum())
 
     def start_hash(self) -> str:
         """Return a hash of the schedule: the first 16 hex digits of the SHA-256 of the lines `id start`, sorted by

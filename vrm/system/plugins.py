@@ -69,6 +69,11 @@ class Plugin(NamedTuple):
         """Package, version and object, such as `vrm-example 1.0 (vrm_example:widest)`."""
         return f"{self.package} {self.version} ({self.path})"
 
+    @property
+    def foreign(self) -> bool:
+        """Whether an installed package adds it, not vrm."""
+        return self.package != "vrm"
+
 
 @functools.cache
 def _declared(file: Path) -> dict[str, tuple[Plugin, ...]]:

@@ -42,14 +42,14 @@ class TraceError(ValueError):
 class Selection:
     """Which rows of a workload are used, and how they are changed.
 
-    `first` and `last` are job numbers (inclusive), `begin` and `end` submission times in seconds of the trace (`end`
-    is not included). `load` divides the times between submissions: 2 makes the load twice as high. `clean` drops rows
-    without a meaningful run: status cancelled (5) before it started, and partial executions (2 to 4), which other
-    rows sum up. `largest` is the number of processors of the machine: if given, larger jobs are dropped. `memory`:
-    use requested memory. `units`: a row of n nodes is n equal parts, and one node may have several (see
-    `vrm.workload.rows.request_of`). `resources` are the names of the machine's resources, and `features` those that
-    its nodes offer (None: not known). `keep_estimates` leaves requested times below the run time unchanged; otherwise
-    they are raised to the run time. Raises ValueError for a load that is not above 0.
+    `first` and `last` are job numbers (inclusive), `begin` and `end` submission times in seconds of the trace (`end` is
+    not included). `load` divides the times between submissions: 2 makes the load twice as high. `clean` drops rows of
+    jobs that were cancelled (status 5), and of partial executions (2 to 4), which other rows sum up. `largest` is the
+    number of processors of the machine: if given, larger jobs are dropped. `memory`: use requested memory. `units`: a
+    row of n nodes is n equal parts, and one node may have several (see `vrm.workload.rows.request_of`). `resources` are
+    the names of the machine's resources, and `features` those that its nodes offer (None: not known). `keep_estimates`
+    leaves requested times below the run time unchanged; otherwise they are raised to the run time. Raises ValueError
+    for a load that is not above 0, and for less than one job.
     """
 
     first: int | None = None
@@ -69,6 +69,8 @@ class Selection:
     def __post_init__(self) -> None:
         if not self.load > 0:
             raise ValueError(f"the load factor must be above 0, not {self.load:g}")
+        if self.jobs is not None and self.jobs < 1:
+            raise ValueError(f"a workload has at least 1 job, not {self.jobs}")
 
     def wants(self, job_id: int, submit: float) -> bool:
         """Return whether a job is within the limits of job numbers and submission times."""
