@@ -153,7 +153,8 @@ def test_simulated_runs_are_those_of_the_simulator(tmp_path: Path, queue: Path,
     out = tmp_path / "out"
     assert run_all(path, out) == 0
     told = capsys.readouterr().err.splitlines()
-    assert len(told) == 24 and told[-1].startswith("[24/24] ")
+    assert len(told) == 25 and told[-1].startswith("[24/24] ")
+    assert told[0] == "simulated once, not 2 times: mix; the same jobs give the same result again"
     for name in EIGHT:
         policy, algorithm, backfill = name.split("-")
         for queue_file, run in ((queue, f"{name}.mix.1"),

@@ -378,6 +378,27 @@ def test_curves_of_many_scenarios_are_told_apart(tmp_path: Path) -> None:
     assert all(len(line.get_label()) <= 21 for line in lines)
 
 
+def test_slanted_names_of_scenarios_do_not_overlap(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from vrm.ext.study.report.study_pictures import average
+    for algorithm in ("FCFS", "SJF", "WFP3"):
+        for backfilling in ("easy", "conservative"):
+            make_run(tmp_path / f"{algorithm}-{backfilling}", [("a", 0, 1, 2, "n0:0/0")], scenario=f"{algorithm}-{backfilling}",
+                     queue="q", repetition=1, mode="simulated", changes={
+                         "Allocation.Policy": "pack", "Scheduling.Algorithm": algorithm, "Scheduling.Backfilling": backfilling})
+    figure = average(read_study([str(tmp_path)]), "waiting").figure
+    figure.canvas.draw()
+    labels = [each.get_text() for each in figure.axes[0].get_xticklabels()]
+    assert "FCFS + conservative" in labels and not any("\n" in label for label in labels)
+
+
+def test_where_runs_come_from_is_said_only_of_those_that_say_it(study: Path, tmp_path: Path) -> None:
+    told = "each run's directory has its config.yaml and run.json"
+    assert any(told in table.note for table in tables(read_study([str(study)])))
+    plain = make_run(tmp_path / "plain", [("a", 0, 1, 2, "n0:0/0")])
+    assert not any(told in table.note for table in tables(read_study([str(plain)])))
+
+
 def test_jobs_too_short_for_an_edge_are_seen(tmp_path: Path) -> None:
     """They would be drawn white in white."""
     pytest.importorskip("matplotlib")

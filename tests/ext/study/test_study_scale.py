@@ -140,6 +140,8 @@ def test_times_have_units_that_can_be_read() -> None:
     assert "waiting [h] compact" in shown and "waiting [h] strip" in shown
     assert "10.00 +- 1.00" in shown and "0.03" in shown
     assert "36000,3600,3,7200,5" in comma_separated(table)  # data stay seconds
+    seconds = Table("t", "T", (ReportColumn("makespan [s]"),), ((28763776.0,), (0.123456789,), (1 / 3,)))
+    assert comma_separated(seconds).split() == ["makespan", "[s]", "28763776", "0.123456789", "0.333333333333"]
     assert "waiting [s] compact" in comma_separated(table)
 
 

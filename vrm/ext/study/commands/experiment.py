@@ -43,6 +43,10 @@ def experiment(arguments: argparse.Namespace) -> int:
         raise CannotRun("--jobs is for simulated runs: live ones go one at a time, or they would "
                         "disturb each other")
     out = Path(arguments.out) if arguments.out else plan.out
+    once = [] if plan.mode == LIVE or plan.repetitions == 1 else [one.name for one in plan.queues if not one.drawn]
+    if once:
+        tell(f"simulated once, not {plan.repetitions} times: {', '.join(once)}; the same jobs give the same result "
+             "again")
     work = Experiment(plan, out, tell, arguments.jobs)
     try:
         if not arguments.dry_run:

@@ -95,7 +95,8 @@ def _bars(axes: Any, study: Study, name: str, queue: str | None, legend: bool = 
             axes.annotate(_few(height), (at, top), (0, 2.5), textcoords="offset points",
                           ha="center", va="bottom", fontsize=7)
     long = max(map(len, study.groups)) > 9
-    axes.set_xticks(range(len(study.groups)), list(map(chart_label, study.groups)),
+    labels = [chart_label(group).replace("\n", " ") for group in study.groups]  # lines of slanted labels would overlap
+    axes.set_xticks(range(len(study.groups)), labels,
                     **({"rotation": 20, "ha": "right", "rotation_mode": "anchor"} if long else {}))
     axes.tick_params(axis="x", length=0)
     axes.set_xlim(-0.55, len(study.groups) - 0.45)

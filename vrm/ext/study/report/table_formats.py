@@ -150,7 +150,7 @@ def comma_separated(table: Table) -> str:
 def _plain(value: Any) -> Any:
     if value is None:
         return ""
-    return f"{value:.6g}" if isinstance(value, float) else value
+    return f"{value:.12g}" if isinstance(value, float) else value  # without the noise of binary fractions
 
 
 def markdown(table: Table) -> str:
