@@ -32,6 +32,9 @@ class Fails(Fair):
         return booking.nothing
 
 fair = Fair()
+
+def leaves(job, now, nodes):
+    raise SystemExit(0)
 '''
 
 
@@ -89,6 +92,7 @@ def test_a_class_that_observes_nothing_is_an_ordering_too():
 @pytest.mark.parametrize("text, says", [
     ("remembering:fair", "name its class \\(Fair\\)"),
     ("remembering:Needs", "`remembering:Needs` failed: TypeError: .*missing 1 required"),
+    ("remembering:leaves", "`remembering:leaves` failed at .*remembering.py:31: SystemExit: 0"),
     ("remembering:Idle", "makes no ordering: give a function"),
     ("remembering:Fails", "`remembering:Fails` failed at .*remembering.py:26: AttributeError"),
 ])

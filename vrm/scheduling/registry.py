@@ -176,7 +176,7 @@ def guarded(text: str, own: Callable[..., Any]) -> Callable[..., Any]:
             found = own(*arguments)
         except (PolicyError, Infeasible):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise failure(text, error) from error
         return steps(found) if isinstance(found, GeneratorType) else found
 
@@ -185,12 +185,12 @@ def guarded(text: str, own: Callable[..., Any]) -> Callable[..., Any]:
             yield from found
         except (PolicyError, Infeasible):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise failure(text, error) from error
     return call
 
 
-def failure(text: str, error: Exception) -> PolicyError:
+def failure(text: str, error: BaseException) -> PolicyError:
     """Return the PolicyError for an exception in a user's code, with its place: the last executed line in the first of
     the user's files in the traceback."""
     lines = [(frame.f_code.co_filename, line)
@@ -245,7 +245,7 @@ def load_dotted(text: str) -> Any:
         raise PolicyError(f"`{text}`: {error}; put {module.partition('.')[0]}.py into the directory of "
                           "the configuration (for options of `vrm simulate`: into the current "
                           "one), or its directory on PYTHONPATH") from error
-    except Exception as error:  # user code: any exception is reported
+    except (Exception, SystemExit) as error:  # user code: any exception is reported
         raise failure(text, error) from error
     found = getattr(loaded, name, None)
     if found is None:

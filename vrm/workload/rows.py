@@ -134,7 +134,7 @@ class Rows:
 
     def asked(self) -> Iterator[RowRequest]:
         """Yield the contents of the rows in order; count rows without a job in `dirt`."""
-        raise NotImplementedError
+        raise NotImplementedError("its method `asked` is missing")
 
     def lines(self) -> Iterator[tuple[int, str]]:
         """Yield the lines of the file with their numbers, from 1. Raises TraceError."""
@@ -160,7 +160,7 @@ class Rows:
     @staticmethod
     def tells(line: str) -> bool:
         """Return whether `line`, the first line of a file that is neither a comment nor empty, shows this format."""
-        raise NotImplementedError
+        raise NotImplementedError("its method `tells` is missing")
 
     def __iter__(self) -> Iterator[Submission]:
         self.taken, self.dirt, self.waited = 0, Counter(), {}

@@ -236,3 +236,11 @@ def test_an_ensemble_of_many_tasks(serial: Site) -> None:
     assert [(serial.log / f"task.{i}.o").read_text() for i in range(200)] == [
         f"{i}\n" for i in range(200)]
     serial.nothing_left()
+
+
+def test_what_a_launcher_of_a_user_lacks_is_named(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "bare_launcher.py").write_text(
+        "from vrm.live.launch.base import Launcher\n\n\nclass Bare(Launcher):\n    kind = 'bare'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(LaunchError, match="`bare_launcher:Bare` failed: NotImplementedError: its method `detect` is missing"):
+        make_launcher(Settings(kind="bare_launcher:Bare"))

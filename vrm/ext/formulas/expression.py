@@ -95,7 +95,8 @@ def compile_expression(text: str, names: Sequence[str]) -> tuple[Formula, frozen
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        at = f" at character {error.offset}" if isinstance(error, SyntaxError) else ""
+        offset = getattr(error, "offset", None)
+        at = "" if offset is None else f" at character {offset}" if offset else ": it ends too early"
         raise ExpressionError(f"`{text}` is not an arithmetic expression{at}") from error
     compiler = _Compiler(text, names)
     return compiler.build(tree.body, 0), frozenset(compiler.used)

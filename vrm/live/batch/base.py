@@ -143,7 +143,7 @@ class BatchSystem:
 
     def hosts(self, env: Environment) -> dict[str, int]:
         """Return the nodes in their order, with the cores granted on each (0: not known). Raises AllocationError."""
-        raise NotImplementedError
+        raise NotImplementedError("its method `hosts` is missing")
 
     def questions(self, job: str) -> Sequence[Question]:
         """Return the queries of its programs about a job; they are made one after the other until one answers."""
@@ -197,7 +197,7 @@ class BatchSystem:
 
     def script_lines(self, wrapper: BatchScript) -> list[str]:
         """Return the lines of the script for the batch system: options, and comments that begin with `# `."""
-        raise NotImplementedError
+        raise NotImplementedError("its method `script_lines` is missing")
 
     def script_start(self, wrapper: BatchScript) -> list[str]:
         """Return lines that come before vrm's command."""

@@ -126,7 +126,7 @@ class Launcher:
         `emulated`: ranks outnumber the cores of this one machine and are not bound. `topologies` by node name; `base`
         is vrm's environment.
         """
-        raise NotImplementedError
+        raise NotImplementedError("its method `detect` is missing")
 
     def command(self, job_id: int, app: PathLike, slots: Sequence[RankSlot],
                 nodes: Sequence[Node], rankfile: PathLike, arguments: Sequence[str] = (),
@@ -147,7 +147,7 @@ class Launcher:
     def check_bindings(self, errors: PathLike, output: PathLike, slots: Sequence[RankSlot],
                        nodes: Sequence[Node] = ()) -> BindingCheck:
         """Compare the bindings that were reported in a job's output files with its slots."""
-        raise NotImplementedError
+        raise NotImplementedError("its method `check_bindings` is missing")
 
     def exit_code(self, code: int, output: PathLike, errors: PathLike) -> int:
         """Return the exit code that a shell would show for the rank that failed (128 plus the number of the signal
