@@ -104,7 +104,7 @@ class Recording:
     `out`: a directory for jobs.csv, and with `evalys` for evalys.csv in the columns of Batsim. `places`: which part
     of a job's placement jobs.csv has, `full`, `nodes` or `none` (None: full up to 1024 nodes, else nodes).
     `efficiency`: also compute how well different kinds of nodes are used (`vrm.ext.study.efficiency`). `watchers`
-    observe each start and end (`Watcher`); an ordering that is also a watcher can use what each user has had.
+    observe each start and end (`Watcher`); an ordering that is a `Watcher` does so without being named here.
     `threshold`: minimum run time in seconds in the bounded slowdown. `warm_up` and `cool_down`: jobs submitted in the
     first and last seconds of this length are left out of the averages.
     """

@@ -61,8 +61,8 @@ def simulate(workload: File | Iterable[Submission], machine: File | Machine | No
     (`vrm.config.machine`). None uses the processors of the trace's header as nodes of one core.
 
     `rules`: how the run schedules, a `Rules`; by default FCFS, EASY and pack. Its policies are names or objects:
-    `algorithm` a name, an expression, or a function `utility(job, now, nodes)`, highest first; `backfill` a name, a
-    number of reservations, or an object with `schedule(step)`; `policy` a name, or a function `policy(cluster,
+    `algorithm` a name, an expression, or a function `utility(job, now, nodes)`, highest first, or a class whose
+    objects are called so; `backfill` a name, a number of reservations, or an object with `schedule(step)`; `policy` a name, or a function `policy(cluster,
     heatmap)`; `node_order`, for a policy given by name, a name, or a function `mine(job, view, node)`, lowest first;
     `estimates` a name, or an object with `expected(job)` and `learn(job, run)`. `queues` may be keys by the names of
     queues, `{"debug": {"max_running": 2}}`.
@@ -167,7 +167,7 @@ class ComposedSimulation:
     def __post_init__(self) -> None:
         cluster, record, scheduler = self.cluster, self.record, self.scheduler
         observing = scheduler.ordering.watcher  # it may also be among those of the record
-        cluster.watchers += [one for one in record.watchers if observing is None or not observing.stands_for(one)]
+        cluster.watchers += [one for one in record.watchers if observing is None or not observing.is_for(one)]
         if record.efficiency:
             self.bookings = plugins.need("vrm.options", "efficiency")(cluster.nodes)
             cluster.watchers.append(self.bookings)

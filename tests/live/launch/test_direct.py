@@ -243,4 +243,4 @@ def test_what_a_launcher_of_a_user_lacks_is_named(tmp_path: Path, monkeypatch: A
         "from vrm.live.launch.base import Launcher\n\n\nclass Bare(Launcher):\n    kind = 'bare'\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(LaunchError, match="`bare_launcher:Bare` failed: NotImplementedError: its method `detect` is missing"):
-        make_launcher(Settings(kind="bare_launcher:Bare"))
+        make_launcher(Settings(Kind="bare_launcher:Bare"))

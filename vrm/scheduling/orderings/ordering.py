@@ -53,7 +53,7 @@ class Ordering:
 
     def observe(self, cluster: Cluster) -> None:
         """Notify the ordering's watcher of changes of the cluster from now on, unless that is done already."""
-        if self.watcher is not None and not any(self.watcher.stands_for(one) for one in cluster.watchers):
+        if self.watcher is not None and not any(self.watcher.is_for(one) for one in cluster.watchers):
             cluster.watchers.append(self.watcher)
 
     def of_queues(self, queues: Queues) -> Ordering:
@@ -69,7 +69,7 @@ class OwnWatcher(Watcher):
         for name in ("booked", "released", "revised", "nodes_changed"):
             setattr(self, name, guarded(text, getattr(own, name)))
 
-    def stands_for(self, other: Watcher) -> bool:
+    def is_for(self, other: Watcher) -> bool:
         """Return whether the other one is the same watcher of the user."""
         return self.own is (other.own if isinstance(other, OwnWatcher) else other)
 
@@ -147,7 +147,7 @@ def make_ordering(text: str) -> Ordering:
     own = ORDERINGS.own(text)
     if isinstance(own, Watcher):
         raise PolicyError(f"`{text.strip()}` is an object that observes starts and ends; name its class "
-                          f"({type(own).__name__}), of which each run makes an object of its own")
+                          f"({type(own).__name__}), so that each run has an object of its own")
     if own is not None:
         return own_ordering(text, own)
     refuse_file(text)
