@@ -62,10 +62,10 @@ def simulate(workload: File | Iterable[Submission], machine: File | Machine | No
 
     `rules`: how the run schedules, a `Rules`; by default FCFS, EASY and pack. Its policies are names or objects:
     `algorithm` a name, an expression, or a function `utility(job, now, nodes)`, highest first, or a class whose
-    objects are called so; `backfill` a name, a number of reservations, or an object with `schedule(step)`; `policy` a name, or a function `policy(cluster,
-    heatmap)`; `node_order`, for a policy given by name, a name, or a function `mine(job, view, node)`, lowest first;
-    `estimates` a name, or an object with `expected(job)` and `learn(job, run)`. `queues` may be keys by the names of
-    queues, `{"debug": {"max_running": 2}}`.
+    objects are called so; `backfill` a name, a number of reservations, or an object with `schedule(step)`; `policy` a
+    name, or a function `policy(cluster, heatmap)`; `node_order`, for a policy given by name, a name, or a function
+    `mine(job, view, node)`, lowest first; `estimates` a name, or an object with `expected(job)` and `learn(job, run)`.
+    `queues` may be keys by the names of queues, `{"debug": {"max_running": 2}}`.
 
     `selection`: which jobs of a workload file are used, and how they are changed. `measured`: heatmap, speed-ups, run
     times and energy from earlier measurements. `timetable`: lost nodes, reservations, the end of the allocation and
