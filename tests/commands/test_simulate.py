@@ -253,6 +253,16 @@ def test_the_header_may_have_another_sign(tmp_path: Path, capsys: Any) -> None:
     assert json_of(capsys)["machine"]["all_cores"] == 4
 
 
+@pytest.mark.parametrize("piped", [True, False])
+def test_standard_input_is_read(piped: bool, tmp_path: Path) -> None:
+    (tmp_path / "t.swf").write_text("; MaxProcs: 4\n" + ROWS)
+    with open(tmp_path / "t.swf", "rb") as file:
+        given: dict[str, Any] = {"input": file.read()} if piped else {"stdin": file}
+        file.seek(0)
+        done = subprocess.run([sys.executable, "-m", "vrm.cli", "simulate", "-", "--json"], stdout=subprocess.PIPE, **given)
+    assert done.returncode == 0 and json.loads(done.stdout)["workload"] == "-" and json.loads(done.stdout)["jobs"]
+
+
 def test_pipes_are_read(trace: Path, tmp_path: Path, capsys: Any) -> None:
     assert run(trace, "--json") == 0
     plain = json_of(capsys)

@@ -382,7 +382,7 @@ def _table(report: dict[str, Any]) -> str:
                           if name not in ("interval", "starts_per_interval", "node_order"))
     order = f" ({report['node_order']})" if "node_order" in report else ""
     lines: list[tuple[str, str]] = [
-        ("machine", f"{machine['nodes']} nodes, {machine['all_cores']} cores"
+        ("machine", f"{counted(machine['nodes'], 'node')}, {counted(machine['all_cores'], 'core')}"
                     + _classes(machine.get("classes", ()))),
         ("policy", f"{policy_name(report['algorithm'], report['backfilling'])}, "
                    + ", ".join([f"{report['policy']}{order}{_every(report)}", *further])),

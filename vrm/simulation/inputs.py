@@ -224,14 +224,14 @@ def open_workload(path: str | Path, rules: Selection = Selection(),
                   speedups: Speedups | None = None) -> Workload:
     """Open the workload of a file: an SWF trace (18 columns), a `jobs.csv`, one of the formats that extensions add
     (`vrm.formats`), or else a queue file; or a workload that an extension generates (`vrm.workloads`), for a text
-    that begins with its name and a colon. A pipe is first read to its end.
+    that begins with its name and a colon. A pipe is first read to its end; `-` is standard input.
 
     Raises WorkloadError if it cannot be read.
     """
     drawn = _drawn(str(path), rules)
     if drawn is not None:
         return drawn
-    path, name = Path(path), str(path)
+    path, name = Path("/dev/stdin" if str(path) == "-" else path), str(path)
     try:
         spool = _spooled(path)
         if spool is not None:
