@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib
 import inspect
 import os
 import re
@@ -22,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from vrm import api, cli
 from vrm.commands.guide import reference
 from vrm.commands.parsing import Parser, every
+from vrm.model.forms import field_types
 from vrm.model.forms.fields import TABLE
 from vrm.results.job_columns import COLUMNS, FIRST
 
@@ -173,7 +175,7 @@ def called(thing: Any) -> str:
         default = parameter.default
         shown = "" if default is parameter.empty else (
             f"{type(default).__name__}()" if dataclasses.is_dataclass(default) else
-            "..." if "object at" in repr(default) or "factory" in repr(default) else
+            "..." if " at 0x" in repr(default) or "factory" in repr(default) else
             "inf" if default == float("inf") else repr(default))
         mark = {parameter.VAR_POSITIONAL.value: "*", parameter.VAR_KEYWORD.value: "**"}.get(parameter.kind.value, "")
         if parameter.kind is parameter.KEYWORD_ONLY and not star:
@@ -191,7 +193,42 @@ def methods(name: str) -> Iterator[str]:
             yield f"- `{line}`: {' '.join(said.split())}\n"
 
 
-PAGES = {"configuration.md": configuration, "job-fields.md": fields, "jobs-csv.md": columns, "options.md": options,
+CLASSES = (
+    "vrm.live.launch.base.Launcher", "vrm.live.launch.base.Launch", "vrm.live.batch.base.BatchSystem",
+    "vrm.live.batch.base.BatchJob", "vrm.system.transports.base.Transport", "vrm.live.manager.part.Part",
+    "vrm.workload.rows.Rows", "vrm.workload.rows.RowRequest", "vrm.model.constraint.Constraint",
+    "vrm.model.constraint.CountedConstraint", "vrm.model.forms.fields.Field", "vrm.model.forms.fields.Option",
+    "vrm.results.jobs.JobRow", "vrm.report.overviews.Overview", "vrm.ext.advice.advice.Objective",
+    "vrm.simulation.executor.SpeedModel", "vrm.model.measured.heatmap.Heatmap", "vrm.ext.slurm.calls.names.Dialect")
+"""The classes that extension points name."""
+
+
+def extension_classes() -> str:
+    """The classes of which packages have subclasses or objects, and the kinds of fields."""
+    parts = ["# Classes for packages\n", MADE,
+             "The classes that [extension points](extension-points.md) name. A subclass overrides the methods that it needs. Until 1.0 these "
+             "classes may change with any version; the changelog says so.\n"]
+    for path in CLASSES:
+        module, _, name = path.rpartition(".")
+        made = getattr(importlib.import_module(module), name)
+        parts += [f"## {name}\n", f"```python\nfrom {module} import {name}\n```\n", (inspect.getdoc(made) or "") + "\n"]
+        if issubclass(made, tuple) or dataclasses.is_dataclass(made):
+            parts.append(f"```python\n{name}{called(made)}\n```\n")
+        for member, found in vars(made).items():
+            plain = found.__func__ if isinstance(found, (staticmethod, classmethod)) else found
+            said = inspect.getdoc(plain.fget if isinstance(plain, property) else plain)
+            if not member.startswith("_") and said and (inspect.isfunction(plain) or isinstance(plain, property)):
+                shown = "" if isinstance(plain, property) else (
+                    f"{' '.join(called(plain).split()).replace('(cls, ', '(')} -> {inspect.signature(plain).return_annotation}")
+                parts.append(f"- `{member}{shown}`: {' '.join(said.split())}\n")
+    rows = [(f"`{name}`", "; ".join(f"`{field.word}`: {field.wanted}" for field in TABLE if field.kind is kind and field.wanted))
+            for name, kind in vars(field_types).items() if name.isupper() and isinstance(kind, field_types.Kind)]
+    parts += ["## Kinds of fields\n", "Of `vrm.model.forms.field_types`, with the fields of vrm that are of this kind.\n",
+              table(("kind", "fields"), [row for row in rows if row[1]])]
+    return "\n".join(parts)
+
+
+PAGES = {"configuration.md": configuration, "extension-classes.md": extension_classes, "job-fields.md": fields, "jobs-csv.md": columns, "options.md": options,
          "python.md": python}
 
 if __name__ == "__main__":

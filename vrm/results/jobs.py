@@ -42,9 +42,9 @@ class JobRow:
     Further columns: `devices` (in the form of `PlacementText`), `memory_peak` (the highest memory use that was
     observed on a node, as `106M`; of live jobs that requested memory), `cause` (why vrm ended it: `timeout`,
     `memory`, `node`, `cancel`, `stop`, `interrupted`, `deadline` and others) and the fields of the job, those of MORE
-    in their plain form: `name`, `args` (quoted as in a shell), `dir` (empty: the run's own), `index` (in an array,
-    else None) and others. A simulation's file has these columns if its workload has values for them. `more` are pairs
-    of an extension's column and its value: `added` finds one.
+    in their plain form: `name`, `args` (quoted as in a shell), `dir` (empty: the run's own), `index` (None:
+    not in an array) and others. A simulation's file has these columns if its workload has values for them. `more` are
+    pairs of an extension's column and its value: `added` finds one.
     """
 
     id: int

@@ -105,7 +105,7 @@ class Part:
         return ()
 
     def likely(self) -> float:
-        """Return until when a client is likely to send a request. Work that can wait is put off until then and shares
+        """Return until when a client is likely to send a request. Work that can wait is done after that, and shares
         the sync of the journal with it. Infinity: a client waits for the next turn."""
         return -math.inf
 
