@@ -176,6 +176,29 @@ def test_simulated_runs_are_those_of_the_simulator(tmp_path: Path, queue: Path,
     assert (directory / "jobs.csv").read_text() == before
 
 
+def test_a_queue_may_be_a_window_of_a_trace(tmp_path: Path) -> None:
+    rows = [f"{number} {number * 100} -1 50 2 -1 -1 2 60 -1 {1 + 4 * (number == 5)} 1 -1 1 -1 -1 -1 -1" for number in range(10)]
+    (tmp_path / "t.swf").write_text("; MaxProcs: 4\n" + "\n".join(rows) + "\n")
+    path = write(tmp_path / "e.yaml", Mode="simulated", Queues=[
+        "t.swf", {"File": "t.swf", "Name": "part", "Begin": 300, "End": 800, "Clean": True}])
+    assert run_all(path, tmp_path / "out") == 0
+    found = {run.name.split(".")[1]: (sorted(row.id for row in read_jobs(run / "jobs.csv")), json.loads(
+        (run / "run.json").read_text())["command"]) for run in sorted((tmp_path / "out").glob("*.1"))}
+    assert found["t"][0] == list(range(10)) and found["part"][0] == [3, 4, 6, 7]
+    assert found["part"][1] == "vrm simulate ../inputs/part.swf -c config.yaml --begin 300 --end 800 --clean --out ."
+
+
+@pytest.mark.parametrize("mode, keys, says", [
+    ("live", {"Clean": True}, "Jobs, Load, Begin, End and Clean are for simulated runs"),
+    ("simulated", {"Begin": 5, "End": 5}, "End is not after Begin"),
+])
+def test_a_window_that_cannot_be_is_refused(mode: str, keys: dict[str, Any], says: str, tmp_path: Path, queue: Path,
+                                            capsys: Any) -> None:
+    path = write(tmp_path / "e.yaml", Mode=mode, Keys=MACHINE, Queues=[{"File": str(queue), **keys}])
+    assert main(["experiment", str(path)]) == 2
+    assert says in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_only_what_is_missing_is_run(tmp_path: Path, queue: Path, capsys: Any) -> None:
     path, out = simulated(tmp_path, queue), tmp_path / "out"

@@ -114,7 +114,9 @@ class Experiment:
         told = {key: value for key, value in told.items()
                 if value or key not in ("NodeClasses", "Licences")}
         applications["RunIn"] = "."  # files that jobs write stay in the directory of the run
-        text = json.dumps([told, self.plan.mode, workload, run.queue.jobs, run.queue.load],
+        chosen = run.queue.selection
+        further = [chosen.begin, chosen.end, chosen.clean]
+        text = json.dumps([told, self.plan.mode, workload, chosen.jobs, chosen.load, *further * any(further)],
                           sort_keys=True)
         found = hashlib.sha256(text.encode())
         for content in contents:
@@ -399,8 +401,10 @@ def _command(task: ExperimentTask, plan: Plan) -> str:
     if plan.mode == LIVE:
         return "vrm -c config.yaml --fresh"
     workload = task.workload if is_generated(task.workload) else f"../{task.workload}"
-    options = [f"--jobs {task.run.queue.jobs}"] if task.run.queue.jobs else []
-    options += [f"--load {task.run.queue.load:g}"] if task.run.queue.load != 1 else []
+    chosen = task.run.queue.selection
+    options = [f"--{name} {value:.15g}" for name, value in (
+        ("jobs", chosen.jobs), ("load", None if chosen.load == 1 else chosen.load), ("begin", chosen.begin),
+        ("end", chosen.end)) if value is not None] + ["--clean"] * chosen.clean
     options += [f"--machine ../inputs/{MACHINE}"] if plan.machine is not None else []
     return " ".join(["vrm simulate", workload, "-c config.yaml", *options, "--out ."])
 
@@ -418,7 +422,6 @@ def simulate_run(task: ExperimentTask, plan: Plan) -> None:
     """Execute a simulated run; called in a separate process."""
     from vrm.simulation.arguments import Recording
     from vrm.simulation.library import choices_of, simulate, write_summary
-    from vrm.workload.swf import Selection
     known = begin(task, plan, None)
     begun = time.time()
     settings = load(task.directory / "config.yaml")
@@ -427,7 +430,7 @@ def simulate_run(task: ExperimentTask, plan: Plan) -> None:
     path = task.workload if is_generated(task.workload) else \
         str(task.directory.parent / task.workload)
     machine = {} if plan.machine is None else {"machine": task.directory.parent / "inputs" / MACHINE}
-    outcome = simulate(path, selection=Selection(load=task.run.queue.load, jobs=task.run.queue.jobs),
+    outcome = simulate(path, selection=task.run.queue.selection,
                        record=Recording(out=task.directory), **choices_of(settings, **machine))
     if outcome.interrupted:
         raise KeyboardInterrupt

@@ -7,6 +7,7 @@ scenario. Every mistake is reported with its line, as for a configuration.
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import re
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from vrm.config.machine import read_machine
 from vrm.config.policies import make_scheduler
 from vrm.config.problems import ConfigError, Problem
 from vrm.config.schema import Settings, dump, load
-from vrm.config.value_types import Amount, Factor, FilePath, Seconds, Text
+from vrm.config.value_types import Amount, Factor, FilePath, Seconds, Switch, Text
 from vrm.config.yaml_reader import Document, Location
 from vrm.live.site.programs import WantedProgram, program_fault
 from vrm.model import Cluster
@@ -31,6 +32,7 @@ from vrm.ext.measured.estimates import EstimateError, read_estimates
 from vrm.workload.queue_follower import QueueFollower
 from vrm.ext.generate.generator import GenerateError, Mix, choices, constant, parse_arrival
 from vrm.workload.grammar import LineError
+from vrm.workload.swf import Selection
 from vrm.ext.generate.npb import CLASS_B
 
 LIVE, SIMULATED = "live", "simulated"
@@ -68,7 +70,7 @@ class Generate(BaseModel):
 
 
 class QueueEntry(BaseModel):
-    """A queue: a file, or a mix to generate. `jobs` and `load` are for simulated runs."""
+    """A queue: a file, or a mix to generate. What selects jobs is for simulated runs."""
 
     model_config = _STRICT
     name: Text | None = None
@@ -76,6 +78,14 @@ class QueueEntry(BaseModel):
     generate: Annotated[Generate | None, kind("a group of keys", "{Jobs: 20}")] = None
     jobs: Count | None = None
     load: Factor = 1.0
+    begin: Amount | None = None
+    end: Amount | None = None
+    clean: Switch = False
+
+    @property
+    def selection(self) -> Selection:
+        """The jobs of the queue that run."""
+        return Selection(begin=self.begin, end=self.end, load=self.load, clean=self.clean, jobs=self.jobs)
 
 
 def _entry(value: Any) -> Any:
@@ -127,14 +137,13 @@ class Scenario:
 
 @dataclass(frozen=True)
 class ExperimentQueue:
-    """A queue of an experiment: the path of a file, the text of a synthetic workload, or a mix to generate. `jobs`
-    (at most) and `load` are for simulations."""
+    """A queue of an experiment: the path of a file, the text of a synthetic workload, or a mix to generate. The
+    selection of jobs is for simulations."""
 
     name: str
     source: str
     generate: Generate | None = None
-    jobs: int | None = None
-    load: float = 1.0
+    selection: Selection = Selection()
     place: Location = ()
 
     @property
@@ -341,7 +350,7 @@ def _queues(file: ExperimentFile, document: Document, problems: list[Problem]) -
         if generate is not None and generate.estimates not in (None, "class-b"):
             table = str((folder / Path(generate.estimates).expanduser()).resolve())
             generate = generate.model_copy(update={"estimates": table})
-        queue = ExperimentQueue(name, source, generate, entry.jobs, entry.load, place)
+        queue = ExperimentQueue(name, source, generate, entry.selection, place)
         for message, hint in _faults(queue, file.mode):
             problems.append(document.problem(place, message, hint))
         yield queue
@@ -360,8 +369,11 @@ def _faults(queue: ExperimentQueue, mode: str) -> Iterator[tuple[str, str]]:
         if is_generated(queue.source) or ".swf" in Path(queue.source).name:
             yield ("a live run needs programs to start, which a trace does not name",
                    "name a queue file, or write Mode: simulated")
-        if queue.jobs is not None or queue.load != 1:
-            yield "Jobs and Load are for simulated runs", "remove them, or write Mode: simulated"
+        if queue.selection != Selection():
+            yield ("Jobs, Load, Begin, End and Clean are for simulated runs",
+                   "remove them, or write Mode: simulated")
+    if queue.selection.begin is not None and (queue.selection.end or math.inf) <= queue.selection.begin:
+        yield "End is not after Begin", "both are seconds of the trace, as in its rows"
 
 
 def mix_of(generate: Generate, seed: int) -> Mix:
