@@ -390,6 +390,9 @@ def test_slanted_names_of_scenarios_do_not_overlap(tmp_path: Path) -> None:
     figure.canvas.draw()
     labels = [each.get_text() for each in figure.axes[0].get_xticklabels()]
     assert "FCFS + conservative" in labels and not any("\n" in label for label in labels)
+    assert {each.get_rotation() for each in figure.axes[0].get_xticklabels()} == {20.0}
+    few = average(read_study([str(tmp_path / "SJF-easy"), str(tmp_path / "FCFS-easy")]), "waiting").figure
+    assert {each.get_rotation() for each in few.axes[0].get_xticklabels()} == {0.0}
 
 
 def test_where_runs_come_from_is_said_only_of_those_that_say_it(study: Path, tmp_path: Path) -> None:

@@ -94,7 +94,8 @@ def _bars(axes: Any, study: Study, name: str, queue: str | None, legend: bool = 
         for at, height, top in zip(places, heights, tops):
             axes.annotate(_few(height), (at, top), (0, 2.5), textcoords="offset points",
                           ha="center", va="bottom", fontsize=7)
-    long = max(map(len, study.groups)) > 9
+    longest = max(map(len, study.groups))
+    long = longest > 9 and longest * len(study.groups) > 30  # characters that fit side by side
     labels = [chart_label(group).replace("\n", " ") for group in study.groups]  # lines of slanted labels would overlap
     axes.set_xticks(range(len(study.groups)), labels,
                     **({"rotation": 20, "ha": "right", "rotation_mode": "anchor"} if long else {}))
