@@ -160,7 +160,7 @@ class Rows:
     @staticmethod
     def tells(line: str) -> bool:
         """Return whether `line`, the first line of a file that is neither a comment nor empty, shows this format."""
-        raise NotImplementedError("its method `tells` is missing")
+        raise NotImplementedError
 
     def __iter__(self) -> Iterator[Submission]:
         self.taken, self.dirt, self.waited = 0, Counter(), {}

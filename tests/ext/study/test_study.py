@@ -402,6 +402,14 @@ def test_where_runs_come_from_is_said_only_of_those_that_say_it(study: Path, tmp
     assert not any(told in table.note for table in tables(read_study([str(plain)])))
 
 
+@pytest.mark.parametrize("app, words", [("cg.A.x", "0 cg.A"), ("app", "0")])
+def test_a_box_has_the_name_of_the_program_if_the_trace_says_it(app: str, words: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from vrm.ext.study.report.study_timelines import timelines
+    picture = next(timelines(read_study([str(make_run(tmp_path / "r", [(app, 0, 0, 100, "n0:0/0-1+1/0-1")]))])))
+    assert [each.get_text() for each in picture.figure.axes[0].texts] == [words]
+
+
 def test_jobs_too_short_for_an_edge_are_seen(tmp_path: Path) -> None:
     """They would be drawn white in white."""
     pytest.importorskip("matplotlib")

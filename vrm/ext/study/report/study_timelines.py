@@ -322,11 +322,11 @@ def _label(axes: Any, run: StudyRun, bars: Sequence[Bar], kinds: dict[str, str],
     for row, line, count in widest.values():
         if tall * count < 7.5:
             continue
-        program = row.app.removesuffix(".x")
+        program = row.app.removesuffix(".x") if row.app != "app" else ""  # of a trace that does not say programs
         begin, end, together = max(_stretches(run, row), key=lambda one: one[1] - one[0],
                                    default=(0.0, 0.0, False))
         begin, end = max(begin, shown[0]), min(end, shown[1])
-        for words in (f"{row.id} {program}", str(row.id)):
+        for words in (f"{row.id} {program}".rstrip(), str(row.id)):
             if (end - begin) * points > 4.1 * len(words) + 2:
                 colour = _colour(kinds, row)
                 dark = colour in (BLUE, GREEN, RED) and (together or plain)
