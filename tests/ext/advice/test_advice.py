@@ -353,7 +353,9 @@ def test_the_commands_answer_and_refuse(tmp_path: Path, monkeypatch: pytest.Monk
     machine = ("--nodes", "4", "--cores", "4", "--members", "5")
     status, told, errors = vrm("advise", "my.queue", *machine, "--walltime", "1h", "--all")
     assert status == 0 and "jobs done before the end" in told and "| 11  |" in told, errors
-    assert "The ranges are not calibrated" in told
+    assert "The ranges are not calibrated" in told and "replaying" not in errors
+    monkeypatch.setattr("vrm.ext.advice.commands.advise.LARGE", 10)
+    assert "replaying 12 jobs 60 times; `--members 10` is faster\n" in vrm("advise", "my.queue", *machine)[2]
     told = vrm("whatif", "my.queue", "--nodes", "2,4,16", "--cores", "4", "--members", "5", "--json")[1]
     assert json.loads(told)["recommended"] in (2, 4, 16)
     asked = "my.queue", "--cores", "4", "--members", "5"

@@ -71,6 +71,10 @@ def _add_arguments(parser: Parser) -> None:
     add_choices(parser)
 
 
+LARGE = 200_000
+"""Number of replayed jobs from which it takes so many seconds that the command says what it does."""
+
+
 class AdviceInput:
     """The subject of advice: a run, its rules, and the heatmap."""
 
@@ -105,8 +109,10 @@ def advise(arguments: argparse.Namespace) -> int:
     jobs = len(frozen.later) + len(frozen.waiting())
     if not jobs:
         raise CannotRun("no job waits: there is nothing to advise")
-    found = advice.advise(frozen, rules, case.heatmap, members,
-                          processes_for(len(rules) * members * jobs))
+    work = len(rules) * members * jobs
+    if work > LARGE:
+        tell(f"replaying {jobs} jobs {len(rules) * members} times; `--members 10` is faster")
+    found = advice.advise(frozen, rules, case.heatmap, members, processes_for(work))
     if arguments.objective is not None:
         found = _of_objective(found, arguments.objective)
     waste = _waste(arguments)

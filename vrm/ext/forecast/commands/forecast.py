@@ -14,12 +14,15 @@ from collections.abc import Mapping, Sequence
 
 from vrm.ext.forecast.commands import site_forecast
 from vrm.commands.parsing import command
-from vrm.commands.shared import CannotRun, ids_of, job_ids, seconds, settings_of
+from vrm.commands.shared import CannotRun, ids_of, job_ids, seconds, settings_of, tell
 from vrm.system.printing.output import show
 
 if TYPE_CHECKING:
     from vrm.ext.forecast.files import RunFiles
     from vrm.ext.forecast.frozen import FrozenRun
+
+LARGE = 1000
+"""Number of waiting jobs from which a forecast takes so many seconds that the command says what it does."""
 
 FRESH = 60.0
 """Age in seconds up to which the forecast of the background process is shown; an older one is computed again."""
@@ -192,6 +195,9 @@ def current(settings: Any, ids: Sequence[int] = ()) -> dict[str, Any]:
     except (OSError, ValueError):
         pass
     files, frozen = current_run(settings)
+    waiting = len(frozen.waiting())
+    if waiting > LARGE:
+        tell(f"making a forecast of {waiting} waiting jobs")
     return named(settings, _made(files, frozen))
 
 
