@@ -316,6 +316,19 @@ def test_what_was_asked_for_is_in_the_environment(cluster: Cluster, asked: tuple
     assert (cluster.site.root / "out").read_text().splitlines() == found
 
 
+def test_memory_in_the_unit_that_was_asked_for(cluster: Cluster) -> None:
+    """As in Slurm 22.05: two decimals unless the amount is whole."""
+    cluster.start()
+    job = cluster.sbatch("--mem=512M", "--wrap", "true")
+    cluster.ended(job)
+    assert [cluster.said("sacct", "-nXPj", str(job), "-o", "reqmem", *more).strip()
+            for more in ([], ["--units=K"], ["--units=G"])] == ["512M", "524288K", "0.50G"]
+    assert cluster.call("sacct", "--units=X").stderr == (
+        "sacct: error: Invalid unit type 'X'. Possible options are 'KMGTP'\n")
+    assert cluster.call("sbatch", "-C", "haswell", "--wrap", "true").stderr.endswith(
+        "no node offers haswell; NodeClasses in the configuration says what nodes offer\n")
+
+
 def test_vrm_slurm(cluster: Cluster) -> None:
     cluster.start()
     done = cluster.site.run("slurm", "sbatch", "--wrap", "true")

@@ -22,10 +22,13 @@ OPTIONS = Options("sacct",
     "s state v, S starttime v, u user v, . uid v user, U usage n help, X allocations n, "
     "a allusers n -, . array n -, D duplicates n -, . expand-patterns n -, F flags v -, . federation n -, "
     "g gid v -, . group v -, L allclusters n -, . local n -, M clusters v -, . cluster v -, . noconvert n -, "
-    "T truncate n -, . units v -, . use-local-uid n -, v verbose n -, W wckeys v -, . whole-hetjob m -, "
+    "T truncate n -, . units v, . use-local-uid n -, v verbose n -, W wckeys v -, . whole-hetjob m -, "
     "x associations v -, "
     "B batch-script n !, c completion n !, . env-vars n !, f file v !, i nnodes v !, I ncpus v !, "
     "k timelimit-min v !, K timelimit-max v !, N nodelist v !, R reason v !")
+
+UNITS = "KMGTP"
+"""Units of memory, each 1024 times the one before."""
 
 DEFAULT = "jobid,jobname,partition,account,alloccpus,state,exitcode"
 BRIEF = "jobid,state,exitcode"
@@ -157,6 +160,11 @@ def sacct(call: Call, handler: RequestHandler) -> Answer:
     """Return the table of jobs and steps."""
     given, rest = OPTIONS.parse(call.arguments)
     known = columns(handler, call.env)
+    if "units" in given:
+        unit = given["units"][:1].upper()
+        if not unit or unit not in UNITS:
+            raise OPTIONS.error(f"Invalid unit type '{given['units']}'. Possible options are '{UNITS}'")
+        known.update((name, in_unit(known[name], unit)) for name in ("maxrss", "averss", "reqmem"))
     if "helpformat" in given:
         return Answer(formats.help_of([field.name for field in known.values()]))
     chosen = OPTIONS.checked('Invalid field requested: "{}"', formats.fields, given.get("format") or (
@@ -172,6 +180,18 @@ def sacct(call: Call, handler: RequestHandler) -> Answer:
         return Answer(json_output.document(call, handler, "jobs", (
             json_output.recorded(row.job, steps.get(row.job.id, ()), handler) for row in rows if row.step is None)))
     return Answer(formats.table(chosen, rows, given))
+
+
+def in_unit(field: SacctField, unit: str) -> SacctField:
+    """Return a column of memory with all amounts in this unit, with two decimals unless they are whole."""
+    def converted(row: SacctRow) -> str:
+        text = field.value(row) if field.value else ""
+        if text[-1:] not in UNITS or not text:
+            return text
+        size = float(text[:-1]) * 1024.0 ** (UNITS.index(text[-1]) - UNITS.index(unit))
+        return f"{size:.0f}{unit}" if size.is_integer() else f"{size:.2f}{unit}"
+
+    return field._replace(value=converted)
 
 
 def _rows(given: Mapping[str, str], handler: RequestHandler) -> list[SacctRow]:

@@ -159,7 +159,8 @@ def infeasible_reason(request: Request, machine: Pool, room: Callable[[Node], in
     unknown = sorted(request.features - offered)
     if unknown:
         left = " of those that exclude leaves" if request.exclude else ""
-        return f"no node{left} offers {', '.join(unknown)}" + _close(unknown[0], offered)
+        return f"no node{left} offers {', '.join(unknown)}" + (
+            _close(unknown[0], offered) if offered else "; NodeClasses in the configuration says what nodes offer")
     names = {name for each in classes for name in each.node.resources}
     hint = "".join(_close(name, names) for name, _ in (*request.per_task, *request.per_node)
                    if name not in names)

@@ -141,7 +141,8 @@ def _runs(study: Study) -> Iterator[Table]:
                      known.get("started"), box["load"][0] if box else None, origin[0]))
     yield _told("runs", "The runs", ["run", "jobs", "completed", "makespan [s]", "seed",
                                      "position", "started", "load before", "origin"], rows,
-                "position: place in the order of the experiment; origin: see the table of origins"
+                "position: place in the order of the experiment; " * any(row[5] is not None for row in rows)
+                + "origin: see the table of origins"
                 + "; each run's directory has its config.yaml and run.json" * all(run.record for run in study.runs))
     yield _told("origins", "Origins of the runs",
                 ["origin", "runs", "mode", "cores", "versions", "machine"],
