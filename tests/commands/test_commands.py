@@ -351,6 +351,11 @@ def test_a_queue_says_at_once_that_its_manager_is_dead(site: Site) -> None:
     assert json.loads(site.run("queue", "--json").stdout)["stale"] is True
     (site.root / "go").touch()
     site.finish(site.start())
+    assert "command(s)" not in site.run("queue").stdout
+    assert site.run("requeue", "0").returncode == 0
+    assert "1 command(s) that were given meanwhile wait for the next manager" in site.run("queue").stdout
+    site.finish(site.start())
+    assert "command(s)" not in site.run("queue").stdout and site.rows()[0].status == "completed"
 
 
 def test_many_ended_jobs_are_not_all_shown_at_once(site: Site) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import socket
 import sys
@@ -77,9 +78,7 @@ def info(arguments: argparse.Namespace) -> int:
             snapshot = state.read(path)
             if snapshot["manager"]["phase"] == "ended":
                 ended.set()
-            elif _dead(run, snapshot["manager"]["host"]):
-                snapshot = {**snapshot, "dead": True}
-            return _text(snapshot, run.directory, arguments, around, wanted)
+            return _text({**snapshot, **_now(run, snapshot["manager"])}, run.directory, arguments, around, wanted)
         except FileNotFoundError:
             raise ValueError(nothing_yet(run)) from None
         except OSError as error:
@@ -101,12 +100,15 @@ def info(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _dead(run: RunDirectory, host: str) -> bool:
-    """Return whether the manager that wrote the state is known to have died: it would hold its lock on this host."""
+def _now(run: RunDirectory, manager: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what has changed since the manager wrote its state: `dead`, whether it is known to have died, and `unread`, the number of commands that wait for the next manager, such as those of `vrm requeue`."""
+    ended, dead = manager["phase"] == "ended", False
     try:
-        return host == socket.gethostname() and not run.manager_runs()
+        dead = not ended and manager["host"] == socket.gethostname() and not run.manager_runs()
+        unread = sum(not name.startswith(".") for name in os.listdir(run.commands)) if ended or dead else 0
     except OSError:  # no permission, or no locks here: the state's age must do
-        return False
+        unread = 0
+    return {"dead": dead, "unread": unread}
 
 
 def _alone(around: Mapping[str, Overview], arguments: argparse.Namespace) -> Iterator[str]:

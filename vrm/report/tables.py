@@ -82,6 +82,8 @@ class _Head:
             lines.append("the manager has ended")
         elif manager["phase"] == "stopping":
             lines.append("the manager is stopping: it starts no more jobs")
+        if snapshot.get("unread"):
+            lines.append(f"{snapshot['unread']} command(s) that were given meanwhile wait for the next manager")
         lines += (f"node {node['name']} takes no new jobs: {node['why']}" for node in snapshot["nodes"]
                   if node.get("why"))
         lines += map(reservation_line, snapshot.get("reservations", ()))
