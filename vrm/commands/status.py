@@ -101,7 +101,8 @@ def info(arguments: argparse.Namespace) -> int:
 
 
 def _now(run: RunDirectory, manager: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what has changed since the manager wrote its state: `dead`, whether it is known to have died, and `unread`, the number of commands that wait for the next manager, such as those of `vrm requeue`."""
+    """Return what has changed since the manager wrote its state: `dead`, whether it is known to have died, and
+    `unread`, the number of commands that wait for the next manager, such as those of `vrm requeue`."""
     ended, dead = manager["phase"] == "ended", False
     try:
         dead = not ended and manager["host"] == socket.gethostname() and not run.manager_runs()
