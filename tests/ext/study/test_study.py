@@ -277,7 +277,7 @@ def test_plain_directories_are_reported_too(tmp_path: Path, capsys: Any) -> None
     assert main(["report", str(tmp_path / "bare")]) == 0
     out = capsys.readouterr().out
     assert "1 scenario, 1 queue, 1 repetition: 1 run" in out and "Jobs waited " in out
-    assert "seed" not in out  # nobody knows of any
+    assert "seed" not in out and "position" not in out  # nobody knows of any
     assert unfold_nodes("n[0-2,7]") == ["n0", "n1", "n2", "n7"] and unfold_nodes("a") == ["a"]
     many = [f"n{number}" for number in range(400) if number % 40 < 30]
     assert unfold_nodes(fold_nodes(many)) == many and len(unfold_nodes("n[0-99],m[1-2]r[0-99],x")) == 301
