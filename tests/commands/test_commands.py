@@ -364,7 +364,7 @@ def test_many_ended_jobs_are_not_all_shown_at_once(site: Site) -> None:
 
     rows = [JobRow(each, "a.x", 1, 0.0, 0.0, 1.0, 1.0, "completed") for each in range(LAST + 3)]
     short = ended_table(rows)
-    assert short.count("completed") == LAST and "and 3 that ended before" in short
+    assert short.count("| 1.00 s |") == short.count("completed") == LAST and "and 3 that ended before" in short
     assert ended_table(rows, all_of_them=True).count("completed") == LAST + 3
     wide = [JobRow(7, "a" * 90, 1, 0.0, 0.0, 1.0, 1.0, "failed", reason="why " * 40)]
     for width in (40, 60, 80):

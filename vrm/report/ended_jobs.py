@@ -39,8 +39,13 @@ def _cells(row: JobRow) -> list[str]:
     ran = row.start is not None and row.end is not None
     return [str(row.id), shown(row.app), shown(label(asdict(row))), shown(row.args),
             str(row.procs), row.status, local_time_text(row.start) if row.start is not None else "-",
-            duration(row.end - row.start) if ran else "-",  # type: ignore[operator]
+            took(row.end - row.start) if ran else "-",  # type: ignore[operator]
             "" if row.status == "completed" else shown(row.reason)]
+
+
+def took(seconds: float) -> str:
+    """Return a run time, with hundredths of a second below 100 s."""
+    return f"{seconds:.2f} s" if 0 <= seconds < 100 else duration(seconds)
 
 
 def ended_json(rows: Sequence[JobRow]) -> list[dict[str, Any]]:

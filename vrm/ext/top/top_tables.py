@@ -8,8 +8,8 @@ from typing import Any
 from collections.abc import Callable, Mapping, Sequence
 
 from vrm.report.moments import brief
-from vrm.report.tables import (duration, remaining,
-                               shown)
+from vrm.report.ended_jobs import took
+from vrm.report.tables import duration, remaining, shown
 from vrm.ext.top.cells import Glyphs, Line, draw_bar, fill, pad
 from vrm.ext.top.top_nodes import colour, fold, mark
 from vrm.ext.top.top_view import JobEnd, Job
@@ -118,7 +118,7 @@ def ended_columns() -> list[ListColumn]:
         ListColumn("Status", 9, 10, 3, text_of(lambda end: shown(end.status), style)),
         ListColumn("At", 8, 8, 4, text_of(lambda end: "" if end.end is None else local_time_text(end.end))),
         ListColumn("After", 9, 9, 5,
-                text_of(lambda end: "" if end.took is None else f"{_took(end.took):>9}"),
+                text_of(lambda end: "" if end.took is None else f"{took(end.took):>9}"),
                 right=True),
         ListColumn("Why", 8, 200, 6, text_of(why))]
 
@@ -126,10 +126,6 @@ def ended_columns() -> list[ListColumn]:
 def _waited(job: Job, now: float) -> str:
     waited = max(0.0, now - job["submit"])
     return duration(math.floor(waited) if math.isfinite(waited) else waited)
-
-
-def _took(seconds: float) -> str:
-    return f"{seconds:.2f} s" if 0 <= seconds < 100 else duration(seconds)
 
 
 def table(heading: str, rows: Sequence[Any], shape: Sequence[ListColumn], width: int, ids: int,
