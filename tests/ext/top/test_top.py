@@ -554,6 +554,12 @@ def test_a_command_that_nobody_answers_is_taken_back(tmp_path: Path,
     assert not reader.is_alive()
 
 
+def test_at_80_characters_names_come_before_neighbours() -> None:
+    jobs = [{**job, "name": "cases/013", "index": 13} for job in JOBS]
+    seen = plain_text(render(snapshot(NODES, jobs), [], (80, 24), NOW))
+    assert "cases/013[13]" in seen and "Name" in seen and " With" not in seen
+
+
 def test_without_a_terminal_it_prints_one_picture(site: Site) -> None:
     assert "no manager has written" in site.run("top").stderr
     site.program("ok.x", "exit 0\n")

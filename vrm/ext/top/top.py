@@ -195,7 +195,8 @@ def _body(snapshot: Snapshot, ends: Sequence[JobEnd], width: int, room: int, now
         def name(row: Any) -> str:
             return shown(row.called if isinstance(row, JobEnd) else name_of(row))
 
-        return [ListColumn("Name", 6, max(6, min(24, max(map(columns, calls)))), 3,
+        longest = max(map(columns, calls), default=0)
+        return [ListColumn("Name", max(6, min(14, longest)), max(6, min(24, longest)), 3,
                        text_of(name))] if any(map(name, part)) else []
 
     partners = _partners(snapshot["nodes"])
