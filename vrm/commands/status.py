@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from vrm.commands.parsing import command
 from vrm.commands.naming import ids_for
-from vrm.commands.shared import CannotRun, count, ids_of, nothing_yet, run_of, seconds
+from vrm.commands.shared import CannotRun, count, ids_of, job_ids, nothing_yet, run_of, seconds
 
 if TYPE_CHECKING:
     from vrm.report.overviews import Overview
@@ -33,7 +33,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
         "Shows running and waiting jobs, and after the end of the run those that ended. With IDs it shows these jobs, "
         "also ended ones.")
     parser.add_argument("ids", nargs="*", metavar="ID", help="a job's id or name, a range 3-7, or failed (jobs that "
-                        "failed, ran too long or were refused)")
+                        "failed, ran too long or were refused)").completer = job_ids  # type: ignore[attr-defined]
     parser.add_argument("--all", action="store_true",
                         help="also all jobs that have ended, and each waiting job of an array on a row")
     parser.add_argument("--limit", metavar="N", type=count, default=ROWS,
