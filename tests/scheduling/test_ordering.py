@@ -186,7 +186,7 @@ def test_names_are_found_in_any_case(text):
 
 
 @pytest.mark.parametrize("text, parts", [
-    ("WFP4", ["`WFP4`", "did you mean wfp"]), ("fifo", ["`fifo`", "fcfs", "expression of q t n"]),
+    ("WFP4", ["`WFP4`", "did you mean wfp"]), ("FCSF", ["did you mean fcfs?"]), ("fifo", ["`fifo`", "fcfs", "expression of q t n"]),
     ("q / x", ["`x`", *NAMES]), ("q +", ["not an arithmetic expression: it ends too early"]), ("", []),
     ("min(q)", ["2 or more"]),
     ("no_such_module_of_mine:utility", ["no_such_module_of_mine", "PYTHONPATH"]),

@@ -131,8 +131,11 @@ class Registry:
     def unknown(self, text: str) -> str:
         """Return the message for an unknown name."""
         known = [*self.names, *self.added]
-        close = difflib.get_close_matches(text.strip().lower(), known, 1)
-        hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
+        word = text.strip().lower()
+        near = difflib.get_close_matches(word, known, len(known) or 1)
+        close = max(filter(near.__contains__, known), default="",  # of equally near ones the first
+                    key=lambda name: difflib.SequenceMatcher(None, name, word).ratio())
+        hint = f"did you mean {close}?" if close else f"known: {', '.join(known)}"
         return f"unknown {self.what} `{text}`; {hint} (or module:function for your own)"
 
 
