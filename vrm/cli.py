@@ -265,7 +265,7 @@ def run(arguments: argparse.Namespace) -> int:
     idle = idle_while_waiting(rows, sum(node.cores for node in site.cluster.nodes),
                               (begun, max(begun, time.time())))
     for line in filter(None, (closing_figures(rows), idle_text(idle, manager.live.rules.policy, command_of(arguments)),
-                              following(arguments, settings, rows))):
+                              following(arguments, settings, rows, manager.live.state.waiting))):
         say(line)
     say(closing_line(settings.rules.algorithm, settings.rules.backfill, rows))
     if client is not None and client.status != 0:
@@ -332,12 +332,15 @@ def command_of(arguments: argparse.Namespace) -> str:
     return "vrm" if named is None else f"vrm -c {shlex.quote(named)}"
 
 
-def following(arguments: argparse.Namespace, settings: Any, rows: Sequence[Any]) -> str:
-    """Return what to type after a run."""
+def following(arguments: argparse.Namespace, settings: Any, rows: Sequence[Any], left: int) -> str:
+    """Return what to type after a run; `left`: the number of jobs that still wait."""
+    from vrm.live.batch.base import around
     vrm, here = command_of(arguments), " --here" * arguments.here
+    if left:
+        again = "this batch script, submitted again," if around(os.environ) else f"`{vrm} run{here}`"
+        return f"next: {again} continues with the {left} job(s) that wait"
     failed = [row.id for row in rows if row.status in ("failed", "timeout")]
     if failed:
-        from vrm.live.batch.base import around
         again = (f"`{vrm} requeue failed`, and then this batch script or `vrm run`," if around(os.environ)
                  else f"`{vrm} run --failed{here}`")
         return (f"next: `{vrm} log {failed[0]} --err` shows the error output of job {failed[0]}, "

@@ -213,7 +213,7 @@ REQUESTS = [
     ("-w n1 -N3", {"procs": 3, "nodelist": frozenset({"n1"}), "nodes": (3, 3)}),
     ("-w n3,n1*2 -n1", {"procs": 1, "nodelist": frozenset({"n1"}), "nodes": (1, 0)}),  # as many names as tasks
     ("-x n[1-2] -n 8", {"procs": 8, "exclude": frozenset({"n1", "n2"})}),
-    ("-A acc --qos=q --mail-type=END --hint=multithread -M all", {}),
+    ("--licenses= -n 2", {"procs": 2}), ("-A acc --qos=q --mail-type=END --hint=multithread -M all", {}),
     ("--hint=nomultithread", {"threads": 1}), ("--threads-per-core=1", {"threads": 1}), ("--threads-per-core=2", {})]
 
 

@@ -340,6 +340,7 @@ def test_a_signal_ends_the_jobs_and_leaves_nothing(site: Site, number: int) -> N
     said = site.finish(manager)
     assert manager.returncode == 1
     assert site.statuses() == {0: "cancelled"} and "1 job(s) still wait" in said
+    assert f"next: `vrm -c {site.config_file} run` continues with the 1 job(s) that wait" in said
     site.nothing_left()
 
 

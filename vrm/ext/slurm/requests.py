@@ -179,7 +179,7 @@ def _licences(text: str) -> Amounts:
     if "|" in text:
         raise FieldError("`{}`: vrm takes all licences that are named (with commas)", text)
     found: dict[str, float] = {}
-    for part in text.split(","):
+    for part in filter(None, text.split(",")):
         name, _, number = part.replace("=", ":").partition(":")
         name = name.partition("@")[0]
         found[_sound(name)] = float(_positive(number or "1"))
