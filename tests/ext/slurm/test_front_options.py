@@ -502,6 +502,23 @@ def test_what_steps_have_used() -> None:
         "00:00:00", "00:59.999", "01:01.000", "01:00:00", "1-01:01:01"]
 
 
+def test_seff() -> None:
+    class Used(Counter):
+        def steps(self, job: front.JobView) -> list[Step]:
+            return [Step(1, "0", "solve", 0.0, 1.0, "completed", 0, 8, 8, "n1 n2", 300.0, 100.0, 1 << 30)]
+    handler = Used(
+        a_job(1, JobState.COMPLETED, nodes=("n1", "n2"), cores=(4, 4), start=1_699_999_400.0, end=1_699_999_500.0, code=0,
+              fields={"mem_per_node": 2 << 30}),
+        a_job(10, JobState.QUEUED, array=10, index=3))
+    assert run(handler, "seff", "1").out.splitlines()[3:] == [
+        "State: COMPLETED (exit code 0)", "Nodes: 2", "Cores per node: 4", "CPU Utilized: 00:06:40",
+        "CPU Efficiency: 50.00% of 00:13:20 core-walltime", "Job Wall-clock time: 00:01:40", "Memory Utilized: 1.00 GB",
+        "Memory Efficiency: 25.00% of 4.00 GB (2.00 GB/node)"]
+    waits = run(handler, "seff", "10").out
+    assert "Array Job ID: 10_3" in waits and waits.endswith("Efficiency not available for jobs in the PENDING state.\n")
+    assert run(handler, "seff").code == 1
+
+
 def test_sstat() -> None:
     handler = Counter(a_job(1), a_job(2, JobState.QUEUED), a_job(10, array=10, index=3))
     columns = ["-P", "-o", "JobID,MaxRSS,AveRSS,AveCPU,NTasks,MaxRSSNode"]

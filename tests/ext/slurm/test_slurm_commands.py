@@ -329,6 +329,20 @@ def test_memory_in_the_unit_that_was_asked_for(cluster: Cluster) -> None:
         "no node offers haswell; NodeClasses in the configuration says what nodes offer\n")
 
 
+def test_seff_with_and_without_a_manager(cluster: Cluster) -> None:
+    cluster.start()
+    job = cluster.sbatch("-n2", "--mem=100M", "--wrap", "exit 3")
+    cluster.ended(job)
+    shown = cluster.said("seff", str(job)).splitlines()
+    assert shown[:2] == [f"Job ID: {job}", "Cluster: vrm"] and shown[3:6] == [
+        "State: FAILED (exit code 3)", "Nodes: 1", "Cores per node: 2"]
+    assert shown[6:9] == ["CPU Utilized: 00:00:00", shown[7], "Job Wall-clock time: 00:00:00"]
+    assert shown[7].endswith("% of 00:00:00 core-walltime") and shown[-1].endswith("% of 100.00 MB (100.00 MB/node)")
+    assert cluster.call("seff", "99").stdout == "Job not found.\n"
+    cluster.stop()
+    assert cluster.said("seff", str(job)).splitlines() == shown
+
+
 def test_vrm_slurm(cluster: Cluster) -> None:
     cluster.start()
     done = cluster.site.run("slurm", "sbatch", "--wrap", "true")

@@ -1,4 +1,4 @@
-"""`sacct`: the accounting records of jobs and of their steps."""
+"""`sacct`: the accounting records of jobs and of their steps; `seff`: what a job has used of what it had."""
 
 from __future__ import annotations
 
@@ -330,3 +330,50 @@ def columns(handler: RequestHandler, env: Mapping[str, str]) -> dict[str, SacctF
         SacctField("StdIn", 20, only_job(lambda job: handler.files(job)[2])),
         *(SacctField(name, 10, None) for name in EMPTY)]
     return {field.name.lower(): field for field in sorted(rows, key=lambda field: field.name)}
+
+
+SEFF = Options("seff", "d debug n -, f full n -, h help n", "[options] JOB")
+
+
+def seff(call: Call, handler: RequestHandler) -> Answer:
+    """Return the efficiency of a job; of an array named by its id, that of its first job."""
+    _, rest = SEFF.parse(call.arguments)
+    if len(rest) != 1:
+        raise SEFF.error("name one job, for example seff 12")
+    found, _ = SEFF.checked("Job not found.", state_names.find, handler, rest[0])
+    if not found:
+        return Answer("Job not found.\n", code=2)
+    job, row = found[0], SacctRow(found[0], handler)
+    state, site = state_names.state(job), handler.site
+    lines = [f"Job ID: {job.id}", *([] if job.array is None else [f"Array Job ID: {job.shown_id}"]), "Cluster: vrm",
+             f"User/Group: {site.user}/{site.group}",
+             f"State: {state}" + f" (exit code {job.code or 0})" * job.state.ended]
+    if row.cores > 1:
+        lines += [f"Nodes: {row.count}", f"Cores per node: {row.cores // row.count}"]
+    else:
+        lines += [f"Cores: {row.cores}"]
+    if job.state is JobState.QUEUED:
+        return Answer("\n".join([*lines, "Efficiency not available for jobs in the PENDING state."]) + "\n")
+    used, held = row.used, row.cores * row.seconds
+    request = job.job.request
+    asked = request.mem_per_node * row.count or request.mem_per_task * request.tasks
+    cpu = used.user + used.system
+    lines += [f"CPU Utilized: {times.elapsed(cpu)}",
+              f"CPU Efficiency: {100 * cpu / held if held else 0:.2f}% of {times.elapsed(held)} core-walltime",
+              f"Job Wall-clock time: {times.elapsed(row.seconds)}", f"Memory Utilized: {_size(used.memory)}"]
+    if asked:
+        lines.append(f"Memory Efficiency: {100 * used.memory / asked:.2f}% of {_size(asked)} "
+                     f"({_size(asked / row.count)}/node)")
+    if not job.state.ended:
+        lines.append("WARNING: Efficiency statistics may be misleading for RUNNING jobs.")
+    return Answer("\n".join(lines) + "\n")
+
+
+def _size(amount: float) -> str:
+    """Return an amount of memory, given in bytes, in the largest unit in which it is at least 1."""
+    amount /= 1024
+    for unit in ("KB", "MB", "GB"):
+        if amount < 1024:
+            return f"{amount:.2f} {unit}"
+        amount /= 1024
+    return f"{amount:.2f} TB"

@@ -61,16 +61,18 @@ SLURM = Dialect(
      "sshare": "vrm.ext.slurm.accounting:nothing",
      "sprio": "vrm.ext.slurm.accounting:nothing",
      "sstat": "vrm.ext.slurm.sstat:sstat",
+     "seff": "vrm.ext.slurm.sacct:seff",
      "mpirun": "vrm.ext.slurm.blocking:mpirun",
      "mpiexec": "vrm.ext.slurm.blocking:mpirun",
      **dict.fromkeys(("sbcast", "strigger", "sdiag", "sreport", "scrontab", "sview", "smap", "scrun",
                       "sgather"), "vrm.ext.slurm.accounting:refused")},
     submitting=frozenset(("sbatch", "srun", "salloc")) | LAUNCHERS,
     blocking=frozenset(("srun", "salloc", "sattach")) | LAUNCHERS,
-    reading=frozenset(("squeue", "sacct", "sinfo", "sacctmgr", "sshare", "sprio", "sstat", "scontrol:show")),
+    reading=frozenset(("squeue", "sacct", "sinfo", "sacctmgr", "sshare", "sprio", "sstat", "seff", "scontrol:show")),
     about_jobs=frozenset(("squeue", "sacct", "scontrol")),
     local={"sbcast": "vrm.ext.slurm.sbcast:sbcast"},
-    alone={"scontrol": "vrm.ext.slurm.scontrol:alone", "sacct": "vrm.ext.slurm.calls.past_handler:sacct"})
+    alone={"scontrol": "vrm.ext.slurm.scontrol:alone",
+           **dict.fromkeys(("sacct", "seff"), "vrm.ext.slurm.calls.past_handler:recorded")})
 
 
 @cache

@@ -13,7 +13,6 @@ from vrm.ext.slurm.calls import jobs as front, names
 from vrm.ext.slurm.calls.answers import Answer, Call, CallRefused, DeferredAnswer
 from vrm.ext.slurm.calls.client import directory
 from vrm.ext.slurm.calls.handler import SubmittedJob
-from vrm.ext.slurm.sacct import sacct as answer
 from vrm.model import JobState
 from vrm.model.quantities import fold
 from vrm.ext.steps.records import Step, read_steps
@@ -158,13 +157,14 @@ def unanswered(call: Call, run: RunDirectory) -> Answer | None:
     return Answer(os.fsdecode(out) + done.out, os.fsdecode(err) + done.err, done.code)
 
 
-def sacct(call: Call) -> int | None:
-    """Answer `sacct` from the files of the run; return None if it has no journal."""
+def recorded(call: Call) -> int | None:
+    """Answer a command about ended jobs from the files of the run; return None if it has no journal."""
     place = directory(call.env)
     run = RunDirectory(place, place, place / "state")
     if not run.journal.exists():
         return None
-    found = answer(call, PastRequestHandler(run))
+    found = names.reply_to(call, PastRequestHandler(run))
+    assert isinstance(found, Answer)  # these commands answer at once
     print(found.out, end="")
     print(found.err, end="", file=sys.stderr)
     return found.code
