@@ -46,14 +46,13 @@ _LIFE = re.compile(rb'\{"event":"(start|end)","id":(\d+),')
 def fold(path: Path, since: JournalPosition, until: JournalPosition, entries: Mapping[int, Entry], new: int) -> None:
     """Write the journal up to `until` to the open file `new`, with the records after `since` folded, and sync it.
     `entries` are the jobs of the run. `folded_end` then returns the end of the records. Raises OSError."""
-    with open(new, "wb", closefd=False) as file:
-        with files.opened(path) as before:
-            file.writelines(before.read(min(AT_ONCE, since.offset - at)) for at in range(0, since.offset, AT_ONCE))
+    with open(new, "wb", closefd=False) as file, files.opened(path) as old:
+        file.writelines(old.read(min(AT_ONCE, since.offset - at)) for at in range(0, since.offset, AT_ONCE))
         if file.tell() != since.offset:
-            raise OSError(errno.EIO, "too short", os.fspath(path))
+            raise OSError(errno.EIO, "the journal is too short")
         number, total = since.number, since.total
-        simple = simple_lives(files.lines(path, since, until), entries)
-        for record in records_of(files.lines(path, since, until), simple, since):
+        simple = simple_lives(files.lines(old, since, until), entries)
+        for record in records_of(files.lines(old, since, until), simple, since):
             line, total = files.chained(record, total)
             file.write(line)
             number += 1

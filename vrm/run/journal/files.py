@@ -407,17 +407,17 @@ class JournalReader:
                 self.mark = mark
 
 
-def lines(path: Path, since: JournalPosition, until: JournalPosition) -> Iterator[bytes]:
-    """Yield the lines of a journal between two positions. Raises OSError if they are not as written."""
-    with opened(path, since.offset) as file:
-        for batch in batches(itertools.islice(file, until.number - since.number)):
-            mark = _sound(batch, since)
-            if mark is None:
-                break
-            yield from batch
-            since = mark
+def lines(file: BinaryIO, since: JournalPosition, until: JournalPosition) -> Iterator[bytes]:
+    """Yield the lines of an open journal between two positions. Raises OSError if they are not as written."""
+    file.seek(since.offset)
+    for batch in batches(itertools.islice(file, until.number - since.number)):
+        mark = _sound(batch, since)
+        if mark is None:
+            break
+        yield from batch
+        since = mark
     if since[:3] != until[:3]:
-        raise OSError(errno.EIO, "damaged", os.fspath(path))
+        raise OSError(errno.EIO, "the journal is damaged")
 
 
 def records(path: Path, only: Pattern[bytes] | None = None) -> Iterator[Record]:

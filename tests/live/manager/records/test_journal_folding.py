@@ -88,7 +88,7 @@ def test_the_long_journal_of_an_earlier_manager_is_folded_even_if_there_is_nothi
 
 def lengthened(managed: Managed, more: int = 40) -> JournalFolding:
     """Add records to the journal, so that it is time to fold it."""
-    for number in range(more):
+    for _number in range(more):
         managed.live.journal.append("input", position=None, ended=False)
     folding = managed.live.part(JournalFolding)
     folding._fewest = 30
@@ -157,7 +157,7 @@ def test_the_work_is_proportional_to_the_records(root: Path) -> None:
     managed = Managed(root, "ok.x 1 9 0")
     managed.start(1.0)
     folding, folds = lengthened(managed, 0), []
-    for number in range(2000):
+    for _number in range(2000):
         managed.live.journal.append("promise", time=0.0, starts=[])
         managed.live.journal.sync()
         before = folding._since
