@@ -47,10 +47,8 @@ class JournalFolding(Part):
             self._since = past.mark
 
     def begin(self, selector: selectors.BaseSelector) -> None:
-        """Remove what an earlier manager has left; fold a long journal even if there is nothing else to do."""
-        with contextlib.suppress(OSError):
-            self._new.unlink(missing_ok=True)
-        self.tidy(self.live.now)
+        """Remove what an earlier manager has left."""
+        self.leave()
 
     def tidy(self, now: float) -> None:
         """Begin to fold, if it is time, or finish it."""
@@ -107,6 +105,6 @@ class JournalFolding(Part):
         return self.live.phase == "running" and self._copies.look()
 
     def leave(self) -> None:
-        """Leave the journal as it is."""
+        """Remove the unfinished file."""
         with contextlib.suppress(OSError):
             self._new.unlink(missing_ok=True)
