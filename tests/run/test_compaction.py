@@ -272,6 +272,9 @@ def test_a_damaged_journal_is_not_folded(path: Path) -> None:
         file = os.open(path.with_name("journal.new"), os.O_RDWR | os.O_CREAT)
         with pytest.raises(OSError, match="damaged"):
             compaction.fold(path, files.START, journal.mark, {}, file)
+        with pytest.raises(OSError, match="damaged"):
+            journal.continue_in(path.with_name("journal.new"), file, files.START, files.START)
+        assert path.read_bytes() == wrong
         os.close(file)
 
 

@@ -222,7 +222,7 @@ ALL = (
         "vrm.ext.slurm.calls.server", "        self.handler.known = past.by_command\n", ""), (
         "vrm.ext.slurm.calls.server", "        self.file_calls.done = set(past.commands)\n", "        self.file_calls.done = set()\n"))),
     Mutation("records that came while the journal was folded are lost", ((
-        "vrm.run.journal.files", "old.read(self._end - since.offset)", "old.read(0)"),)),
+        "vrm.run.journal.files", "in lines(old, since, self.mark):", "in ():"),)),
     Mutation("a folded journal has its name before it is on disk", ((
         "vrm.run.journal.compaction", "        os.fsync(new)\n", ""), (
         "vrm.run.journal.files", "        os.fdatasync(file)\n", ""))),

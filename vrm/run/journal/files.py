@@ -198,12 +198,12 @@ class Journal:
         gets the records after `since`, and then the name of this one. `file` is open for writing, and belongs to this
         object afterwards. Raises OSError, and continues in the old file, if the disk does not take it."""
         self.sync()
-        lines, total = list[bytes](), end.total
-        with opened(self._path, since.offset) as old:
-            for line in io.BytesIO(old.read(self._end - since.offset)):
+        added, total = list[bytes](), end.total
+        with opened(self._path) as old:
+            for line in lines(old, since, self.mark):
                 total = crc32(line[:-_SUM_SIZE], total)
-                lines.append(line[:-_SUM_SIZE] + (_SUM if lines else _SAFE) % total)
-        data, written = b"".join(lines), 0
+                added.append(line[:-_SUM_SIZE] + (_SUM if added else _SAFE) % total)
+        data, written = b"".join(added), 0
         os.ftruncate(file, end.offset)
         while written < len(data):
             written += os.pwrite(file, data[written:], end.offset + written)
@@ -215,7 +215,7 @@ class Journal:
                 raise
         os.close(self._fd)
         self._fd, self._end, self._sum, self._safe = file, end.offset + len(data), total, end.offset
-        self._reserved, self._before = self._end, end.number + len(lines) - self.appended
+        self._reserved, self._before = self._end, end.number + len(added) - self.appended
         self._renamed = True
         with contextlib.suppress(OSError):  # the next write tries it again
             self._put(b"")
