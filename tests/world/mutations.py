@@ -213,7 +213,7 @@ ALL = (
         "vrm.live.manager.jobs.intake", "Position(*past.position) if past.position else None", "None"), (
         "vrm.live.manager.jobs.intake", "taken=bool(past.lines)", "taken=False"))),
     Mutation("the walltime of jobs is not looked at after a restart", ((
-        "vrm.live.manager.jobs.ends", "            elif running.begun and not running.warned and now", "            elif running.session is not None and not running.taken_over and not running.warned and now"),)),
+        "vrm.live.manager.jobs.ends", "            elif running.begun and running.looked and not running.warned and now", "            elif running.session is not None and not running.taken_over and not running.warned and now"),)),
     Mutation("a call is answered before it is on disk", ((
         "vrm.ext.slurm.calls.server", "        if not self.live.synced():\n            return  # the replies wait until the disk accepts the journal", "        if False:\n            return  # the replies wait until the disk accepts the journal"),)),
     Mutation("a client whose manager was lost calls under another name", ((
