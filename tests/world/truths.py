@@ -464,7 +464,8 @@ class History:
         run = process.facts.get("run") or process.facts.get("rank of")
         if run is not None and K.current.role in ("manager", "runner", "agent") and number not in (0, 17, 18):
             run.signalled = True
-            run.sent |= run.alive and K.current.role == "manager" and not K.disk.trouble  # a full disk may lose the reason
+            run.sent |= run.alive and K.current.role == "manager" and not K.disk.trouble and (  # a full disk may lose the reason
+                not K.disk.failures or self._last(self.known(disk=True), _INTENT).get(run.job) == b"intent")
             if run.alive and K.current.role == "manager" and number in (TERM, KILL) and not (K.disk.failures or run.shot or run.orphaned or run.late):
                 self._reasoned(run)
 
