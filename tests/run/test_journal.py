@@ -25,6 +25,7 @@ from vrm.model.rules import Rules
 from vrm.results.jobs import fields_of
 from vrm.run.journal import codec
 from vrm.run.journal import files as journals
+from vrm.run.journal.follower import JournalFollower
 from vrm.run.journal import record_checks as journal_check
 from vrm.run.journal.history import EVENTS, RunHistory, replay
 from vrm.scheduling import make_policy
@@ -371,7 +372,7 @@ def test_records_that_came_to_disk_in_any_order_are_a_crashs_until_one_says_they
         path.write_bytes(data[:at] + bytes(end - at) + data[end:] + bytes(99))
         found = journals.read(path)
         whole = data[:at].count(b"\n")
-        assert len(found) == whole and journals.JournalFollower(path).read_new() == (True, found)
+        assert len(found) == whole and JournalFollower(path).read_new() == (True, found)
         reader = journals.JournalReader(path)
         list(reader)
         again = journals.Journal(path, reader.mark)
@@ -443,7 +444,7 @@ def test_what_is_written_while_a_journal_is_read_is_no_damage(tmp_path: Path, mo
     for number in range(3):
         journal.append("hold", id=number)
     journal.sync()
-    lines = journals._whole_lines(path, journals._opened(path), 0)
+    lines = journals._whole_lines(path, journals.opened(path), 0)
     next(lines)  # the reader has all of the file by now, and has not looked at it
     for number in range(3, more):
         journal.append("hold", id=number, comment="x" * 99)
@@ -456,7 +457,7 @@ def test_zeros_that_were_read_while_the_record_came_are_read_again(tmp_path: Pat
     path = tmp_path / "journal"
     lines = written(path, run_of_three()).splitlines(keepends=True)
     path.write_bytes(b"".join([lines[0], b"\0" * len(lines[1]), *lines[2:]]))
-    with journals._opened(path) as file:
+    with journals.opened(path) as file:
         file.peek()  # type: ignore[attr-defined]
         with open(path, "r+b") as other:  # the same file
             other.write(b"".join(lines))
@@ -610,7 +611,7 @@ def test_what_is_pending_can_be_shown_before_it_is_on_disk(tmp_path: Path) -> No
     journal = journals.Journal(path)
     journal.append("run", run="a")
     journal.sync()
-    follower = journals.JournalFollower(path)
+    follower = JournalFollower(path)
     follower.read_new()
     for number in range(3000):  # more than is kept free behind the records
         journal.append("job", id=number, text="x" * 50)
@@ -672,7 +673,7 @@ def test_lines_read_together_say_what_lines_read_one_by_one_say(tmp_path: Path, 
         found: list[dict[str, Any]] = []
         mark, fault = journals.START, ""
         try:
-            with journals._opened(path) as file:
+            with journals.opened(path) as file:
                 for records, after in journals._records(path, file, only=only):
                     found += records
                     mark = after

@@ -21,7 +21,7 @@ from vrm.model.job import ANY, FAIL, OK, PLAIN, START, Details
 from vrm.model.forms.placement_formats import to_record
 from vrm.model.reservation import ReservationError, ReservationRequest
 from vrm.model.rules import Rules
-from vrm.run.journal import codec, compaction
+from vrm.run.journal import codec, compaction, files
 from vrm.run.entry import JobStateError
 from vrm.run.journal.history import RunHistory, replay
 from vrm.run.run import Run
@@ -76,6 +76,8 @@ class Lives(RuleBasedStateMachine):
         self.policy, self.algorithm, self.now_by, self.now = policy, algorithm, self.backfilling, 0.0
         cluster = Cluster(machine(), {"ansys": LICENCES})
         scheduler = scheduled(algorithm, self.backfilling, policy, cluster)
+        self.short: list[dict[str, Any]] = []  # folded, those of all records before the next
+        self.folded_until = 0
         self.records: list[dict[str, Any]] = [
             {"event": "run", "format": 3, "run": "r", "nodes": codec.nodes_record(cluster.nodes)}]
         self.run = Run(State(scheduler.new_queue(), cluster), scheduler)
@@ -395,7 +397,7 @@ class Lives(RuleBasedStateMachine):
         scheduler = scheduled(self.algorithm, self.backfilling, self.policy, cluster)
         state = State(scheduler.new_queue(), cluster, frozen=True)
         past = replay(self.records, state=state)
-        short = self.folded(past)
+        short = self.folded()
         for job, start in past.running:
             state.running[job.id] = start  # type: ignore[assignment]
         for node in self.down:
@@ -411,14 +413,25 @@ class Lives(RuleBasedStateMachine):
         assert (short.started, short.ended, short.again, sorted(short.waits)) == (
             past.started, past.ended, past.again, sorted(past.waits))
 
-    def folded(self, past: RunHistory) -> RunHistory:
-        """The past that the folded journal tells; some of it was folded before."""
+    @rule()
+    def fold_the_journal(self) -> None:
+        self.short += self.folded_since()
+        self.folded_until = len(self.records)
+
+    def folded_since(self) -> list[dict[str, Any]]:
+        """What a manager that folds its journal now makes of the records since it did so last."""
+        lines = [json.dumps(each, separators=(",", ":")).encode() for each in self.records[self.folded_until:]]
+        simple = compaction.simple_lives(lines, self.state.book.entries)
+        found = compaction.records_of(lines, simple, files.START._replace(number=self.folded_until))
+        return [json.loads(json.dumps(each)) for each in found]
+
+    def folded(self) -> RunHistory:
+        """The past that the journal tells that was folded now and then."""
         cluster = Cluster(machine(), {"ansys": LICENCES})
         state = State(scheduled(self.algorithm, self.backfilling, self.policy, cluster).new_queue(), cluster, frozen=True)
-        lines = [json.dumps(each, separators=(",", ":")).encode() for each in self.records]
-        found = [json.loads(json.dumps(each)) for each in compaction.records_of(lines, past)]
-        assert len(found) <= len(self.records)
-        return replay(found, state=state)
+        records = [*self.short, *self.folded_since()]
+        assert len(records) <= len(self.records)
+        return replay(records, state=state)
 
     @invariant()
     def a_copy_is_the_same(self) -> None:

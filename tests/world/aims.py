@@ -17,11 +17,11 @@ JOURNAL = ("run", "job", "start", "intent", "end", "again", "back", "hold", "len
 """Aims: a journal record of this event is written."""
 
 FILES = {"pids": "pids", "ended": "ended", "commands": "commands", "replies": "replies", "jobs.csv": "jobs.csv", "queue": "../queue",
-         "scripts": "scripts"}
+         "scripts": "scripts", "journal.new": "journal.new"}
 """Aims: a file, or a file in a directory, changes; paths relative to the directory of the run."""
 
-AIMS = (*JOURNAL, *FILES, "begin", "exit", "signal", "look")
-"""All aims. The last four: a program of a job begins; it has ended; a manager has sent it a signal; a manager looks for the status
+AIMS = (*JOURNAL, *list(FILES)[:-1], "begin", "exit", "signal", "look")
+"""All aims of usual worlds. The last four: a program of a job begins; it has ended; a manager has sent it a signal; a manager looks for the status
 of a job."""
 
 ASKED = ("cancel", "requeue", "hold", "submit", "stop", "term", "append", "insert", "lend", "back")
@@ -116,8 +116,27 @@ CALL_WORDS = ("manager@call", "manager@job", "client@call", "machine@call", "pau
 """Faults of worlds with such calls: at the call, or at its record."""
 
 
+FOLDS, FOLDS_SINCE = 0xf01d5, 795_946_000_000
+"""Changes the random numbers of worlds in which journals are folded often (see `plan.SALT`); worlds of seeds below the second
+number fold none."""
+
+FOLD_WORDS = ("manager@journal.new", "manager@journal.new", "machine@journal.new", "machine@journal.new", "copy@journal.new",
+              "full@journal.new", "eio@journal.new", "pause@journal.new", "full@journal.new+machine")
+"""Faults of such worlds."""
+
+
 def plan_of(seed: int, strict: bool = False) -> Plan:
-    """Return the world of a seed. In a tenth of the worlds, users call Slurm's commands through the manager's socket."""
+    """Return the world of a seed. In half of the worlds, managers fold their journals often."""
+    plan = plan_of_calls(seed, strict)
+    chance = Random(seed ^ FOLDS)
+    if seed < FOLDS_SINCE or chance.random() < 0.5:
+        return plan
+    words = [chance.choice(FOLD_WORDS) for _ in range(chance.choice((0, 1, 3)))]
+    return focused(plan.but(folds=chance.choice((3, 8, 20, 50))), words, 0.3)
+
+
+def plan_of_calls(seed: int, strict: bool = False) -> Plan:
+    """Return the world of a seed without folds. In a tenth of the worlds, users call Slurm's commands through the manager's socket."""
     plan = plan_of_faults(seed, strict)
     chance = Random(seed ^ CALLS)
     if seed < CALLS_SINCE or chance.random() < 0.9:

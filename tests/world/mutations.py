@@ -16,8 +16,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from world.aims import CALLS_SINCE
-from world.plan import SOCKET
+from world.aims import CALLS_SINCE, FOLDS_SINCE
+from world.plan import FOLDS, SOCKET
 
 RECORD = Path(__file__).with_name("mutations.txt")
 """The defects, each with the number of worlds in which it was found last."""
@@ -213,7 +213,7 @@ ALL = (
         "vrm.live.manager.jobs.intake", "Position(*past.position) if past.position else None", "None"), (
         "vrm.live.manager.jobs.intake", "taken=bool(past.lines)", "taken=False"))),
     Mutation("the walltime of jobs is not looked at after a restart", ((
-        "vrm.live.manager.jobs.ends", "            elif running.begun and not running.warned and now", "            elif running.session is not None and not running.taken_over and not running.warned and now"),)),
+        "vrm.live.manager.jobs.ends", "            elif running.begun and running.looked and not running.warned and now", "            elif running.session is not None and not running.taken_over and not running.warned and now"),)),
     Mutation("a call is answered before it is on disk", ((
         "vrm.ext.slurm.calls.server", "        if not self.live.synced():\n            return  # the replies wait until the disk accepts the journal", "        if False:\n            return  # the replies wait until the disk accepts the journal"),)),
     Mutation("a client whose manager was lost calls under another name", ((
@@ -221,6 +221,13 @@ ALL = (
     Mutation("the next manager does not know the jobs of a call", ((
         "vrm.ext.slurm.calls.server", "        self.handler.known = past.by_command\n", ""), (
         "vrm.ext.slurm.calls.server", "        self.file_calls.done = set(past.commands)\n", "        self.file_calls.done = set()\n"))),
+    Mutation("records that came while the journal was folded are lost", ((
+        "vrm.run.journal.files", "in lines(old, since, self.mark):", "in ():"),)),
+    Mutation("a folded journal has its name before it is on disk", ((
+        "vrm.run.journal.compaction", "        os.fsync(new)\n", ""), (
+        "vrm.run.journal.files", "        os.fdatasync(file)\n", ""))),
+    Mutation("the name of a folded journal is not synced", ((
+        "vrm.run.journal.files", "            sync_directory(self._path.parent)\n            self._renamed", "            self._renamed"),)),
 )
 """Those that the world must find."""
 
@@ -271,6 +278,7 @@ FOCUS = {
     "a call is answered before it is on disk": "machine@job,manager@job",
     "a client whose manager was lost calls under another name": "manager@job",
     "the next manager does not know the jobs of a call": "manager@job",
+    **dict.fromkeys(("a folded journal has its name before it is on disk", "the name of a folded journal is not synced"), "machine@journal.new"),
 }
 """Kinds of faults and acts without which a defect does nothing, by its name: the worlds that look for it have mostly these."""
 
@@ -293,7 +301,9 @@ KINDS = {**dict.fromkeys((
     "a coupled job has the ranks of its first program only": "coupled", "scancel ends nothing that waits": "slurm",
     "a replay does not know on how many ranks a moldable job runs": "moldable",
     **dict.fromkeys(("a call is answered before it is on disk", "a client whose manager was lost calls under another name",
-                     "the next manager does not know the jobs of a call"), "socket")}
+                     "the next manager does not know the jobs of a call"), "socket"),
+    **dict.fromkeys(("records that came while the journal was folded are lost", "a folded journal has its name before it is on disk",
+                     "the name of a folded journal is not synced"), "folds")}
 """Kinds of worlds without which a defect does nothing, by its name."""
 
 
@@ -361,7 +371,8 @@ def seeds_until_found(mutation: Mutation, first: int, minutes: float = 3.0) -> t
         said = _tried(mutation, int(seed), 1, minutes)
         if said[0]:
             return said
-    return _tried(mutation, CALLS_SINCE if KINDS.get(mutation.name) == SOCKET else first, MOST, minutes)
+    since = {SOCKET: CALLS_SINCE, FOLDS: FOLDS_SINCE}.get(KINDS.get(mutation.name, ""), first)
+    return _tried(mutation, since, MOST, minutes)
 
 
 def _tried(mutation: Mutation, first: int, seeds: int, minutes: float) -> tuple[int, str]:

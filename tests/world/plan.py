@@ -61,8 +61,9 @@ JOBS = {"coupled": " coupled=", "moldable": " ranks=", "script": " script=1", "a
         "lends": " malleable=", "gpus": " gpus_per_", "licences": " licences="}
 """Kinds of jobs, and the field of a queue line that marks each."""
 
-SLURM, SOCKET = "slurm", "socket"
-"""Kinds of worlds: users use commands of Slurm; these commands reach the manager through its socket."""
+SLURM, SOCKET, FOLDS = "slurm", "socket", "folds"
+"""Kinds of worlds: users use commands of Slurm; these commands reach the manager through its socket; managers fold their journals
+often."""
 
 CRASHES = (*KILLS[:6], "machine", "node", *BEYOND[3:], "requeue")
 """Faults that count as crashes."""
@@ -74,7 +75,7 @@ class Plan:
     if nodes are emulated. `batch` is the length (seconds) of allocations of a batch system; 0 without one. `mpi`: mpirun
     starts the programs of jobs. `lends`: jobs lend cores. `sockets`: the file system supports sockets. `gpus` is the number
     per node, `licences` the number in the run. `reuse`: process ids are reused soon. `lines` is the queue file. `quantum` is the
-    mean number of system calls before another process runs. `strict`: see `world.machine.files`."""
+    mean number of system calls before another process runs. `folds`: managers fold their journals after this number of records. `strict`: see `world.machine.files`."""
 
     seed: int
     nodes: int = 1
@@ -97,6 +98,7 @@ class Plan:
     gpus: int = 0
     licences: int = 0
     sockets: bool = False
+    folds: int = 20_000
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -104,7 +106,7 @@ class Plan:
         place = "hosts" if self.hosts else "batch" if self.batch else "emulated"
         text = "\n".join((*self.lines, *(act.value for act in self.acts if isinstance(act.value, str))))
         return (place, *(kind for kind, mark in JOBS.items() if mark in text), *[SLURM] * any(act.kind == SLURM for act in self.acts),
-                *[SOCKET] * self.sockets)
+                *[SOCKET] * self.sockets, *[FOLDS] * (self.folds < 1000))
 
     def but(self, **values: Any) -> Plan:
         """Return a copy with other values."""
@@ -114,7 +116,7 @@ class Plan:
         """Return a description for people."""
         rows = [f"{' '.join(self.hosts) or f'{self.nodes} emulated node(s)'} of {self.cores} cores{f', {self.gpus} GPUs' * bool(self.gpus)}{', mpirun' * self.mpi}, {self.policy}, {self.backfilling}, "
                 f"Interrupted: {self.interrupted}, "
-                f"OnStop: {self.on_stop}, Walltime: {self.walltime}, turns of {self.quantum:g}" + ", strict disk" * self.strict]
+                f"OnStop: {self.on_stop}, Walltime: {self.walltime}, turns of {self.quantum:g}" + ", strict disk" * self.strict + f", folds after {self.folds} records" * (self.folds < 1000)]
         rows += [f"  line {number}: {line}" for number, line in enumerate(self.lines)]
         rows += [f"  at {act.time:.3f} s: {act.kind} {'' if act.value is None else act.value}" for act in self.acts]
         rows += [f"  allocations of {self.batch:g} s"] * bool(self.batch)

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from world import mutations
 from world.machine import loading
 from world.machine.kernel import K
-from world.plan import JOBS, PLACES, SLURM, SOCKET
+from world.plan import FOLDS, JOBS, PLACES, SLURM, SOCKET
 
 REGRESSIONS = Path(__file__).with_name("regressions.txt")
 """File of the seeds that have failed once, one line each, with the cause."""
@@ -31,7 +31,7 @@ EVERY = 2.0
 """Seconds between two reports of a worker."""
 
 NOTHING = ("job", "start", "end", "again", "back", "intent", "revise", "lines", "input", "hold", "release", "lend", "lent", "regain", "regained",
-           "grown", "run", "finished")
+           "grown", "run", "finished", "jobs", "lives")
 """The kinds of journal records that worlds can have."""
 
 
@@ -143,7 +143,7 @@ def many(arguments: argparse.Namespace) -> int:
                       for name in ("seeds", "crashes", "lives", "events", "steps"))
     print(f"{seconds:.0f} s on {arguments.jobs} core(s), seeds from {arguments.first}: {rates}")
     print("faults: " + ", ".join(f"{name[6:]} {count:,}" for name, count in sorted(total.items()) if name.startswith("fault ")))
-    print("worlds: " + ", ".join(f"{kind} {total[f'kind {kind}']:,}" for kind in (*PLACES, *JOBS, SLURM, SOCKET)))
+    print("worlds: " + ", ".join(f"{kind} {total[f'kind {kind}']:,}" for kind in (*PLACES, *JOBS, SLURM, SOCKET, FOLDS)))
     print("records: " + ", ".join(f"{event} {total[f'record {event}']:,}" for event in NOTHING))
     print(f"{total['failed']} failed")
     for seed in [seed for seed, _ in failed if seed >= 0][:arguments.shrink]:
@@ -220,7 +220,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=1.0, help="for how long at most")
     parser.add_argument("--first", type=int, default=-1, help="the first seed; others each time unless given")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes")
-    parser.add_argument("--kind", default="", help=f"only worlds of this kind, or with such jobs, as hosts+lends: of {', '.join((*PLACES, *JOBS, SLURM, SOCKET))}")
+    parser.add_argument("--kind", default="", help=f"only worlds of this kind, or with such jobs, as hosts+lends: of {', '.join((*PLACES, *JOBS, SLURM, SOCKET, FOLDS))}")
     parser.add_argument("--focus", default="", help="what most faults are, as machine,full@exit (see aims.py)")
     parser.add_argument("--stop", action="store_true", help="end at the first failure")
     parser.add_argument("--shrink", type=int, default=1, help="failures that are shown with their traces")

@@ -143,7 +143,7 @@ def manager_of(world: World) -> Any:
     house, settings = vrm(), world.settings
     if world.plan.hosts:
         return house.Manager(settings, house.prepare(settings, dict(loading.ENVIRONMENT)), house.RunDirectory.of(settings),
-                             lambda kind, text: K.note(f"says {kind}: {text}"))
+                             said)
     cluster = house.Cluster(emulated(world.plan), settings.licences)
     scheduler = house.make_scheduler(settings, cluster)
     launcher = (house.OpenMPI("/usr/bin/mpirun", (4, 1, 6), loading.ENVIRONMENT, emulated=True) if world.plan.mpi else
@@ -152,7 +152,14 @@ def manager_of(world: World) -> Any:
     scripts.launcher = launcher
     site = house.Site(cluster, True, scheduler, launcher, house.make_room(settings, cluster, scheduler), scripts=scripts,
                       allocation=f"slurm 7 again {world.allocation}" if world.plan.batch else "")
-    return house.Manager(settings, site, house.RunDirectory.of(settings), lambda kind, text: K.note(f"says {kind}: {text}"))
+    return house.Manager(settings, site, house.RunDirectory.of(settings), said)
+
+
+def said(kind: str, text: str) -> None:
+    """Take note of a message of the manager; a copy in which vrm failed is wrong."""
+    K.note(f"says {kind}: {text}")
+    if text.count("an error in vrm"):
+        K.wrong.append(f"the manager says: {text}")
 
 
 def all_ended(manager: Any) -> bool:
@@ -397,7 +404,7 @@ class History:
     def _lent(self, nodes: list[Any]) -> dict[int, frozenset[tuple[str, int, int]]]:
         """Return the cores that jobs have lent, by lender, from the journal on disk."""
         house = vrm()
-        lends = house.replay(house.files.parsed(self.known(disk=True), "journal")).state.lends
+        lends = house.replay(house.files.parsed(self.journal(disk=True).partition(b"\0")[0], "journal")).state.lends
         layout = house.Cluster(nodes).layout
         return {job: frozenset((nodes[node].name, socket, core) for each in lends.of_lender(job) if each.phase == "lent"
                                for node, socket, first, end in layout.spans(each.loan.cores) for core in range(first, end))
@@ -457,7 +464,8 @@ class History:
         run = process.facts.get("run") or process.facts.get("rank of")
         if run is not None and K.current.role in ("manager", "runner", "agent") and number not in (0, 17, 18):
             run.signalled = True
-            run.sent |= run.alive and K.current.role == "manager" and not K.disk.trouble  # a full disk may lose the reason
+            run.sent |= run.alive and K.current.role == "manager" and not K.disk.trouble and (  # a full disk may lose the reason
+                not K.disk.failures or self._last(self.known(disk=True), _INTENT).get(run.job) == b"intent")
             if run.alive and K.current.role == "manager" and number in (TERM, KILL) and not (K.disk.failures or run.shot or run.orphaned or run.late):
                 self._reasoned(run)
 

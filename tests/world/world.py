@@ -100,6 +100,7 @@ class World:
         K.programs.update(spawner=truths.vrm().spawner, job=actors.job, mpirun=actors.mpirun, script=actors.script, ssh=actors.ssh, relay=actors.relay, agent=actors.agent)
         K.on_start, K.on_signal = self._started, self._signalled
         loading.PARTS[:] = [*["lending"] * plan.lends, *["calls"] * (SLURM in plan.kinds)]
+        loading.MODULES["os"].environ["VRM_FOLD_AFTER"] = str(plan.folds)
         self._prepare()
         self._next_fault()
         self.began = K.now

@@ -20,6 +20,7 @@ from vrm.model.job import Details
 from vrm.model.forms.placement_formats import to_record
 from vrm.run.journal import codec
 from vrm.run.journal import files as journals
+from vrm.run.journal import single_job
 from vrm.run.rundir import RunDirectory
 from vrm.config.schema import load
 from vrm.run.journal.history import replay
@@ -109,11 +110,11 @@ def test_what_became_of_a_job_is_what_the_whole_journal_says(tmp_path: Path) -> 
     for _ in range(80):
         past = replay(journals.read(path))
         for job_id, entry in past.state.book.entries.items():
-            found = journals.alone(path, job_id)
+            found = single_job.alone(path, job_id)
             assert found is not None and (found.job, found.came) == (entry.job, 5)
             assert found.waits == (entry.state is JobState.QUEUED) and found.end == past.ended.get(job_id)
             assert not found.waits or found.held == entry.held
-        assert journals.alone(path, 5) is None
+        assert single_job.alone(path, 5) is None
         job_id = choose.randrange(5)
         entry, runs = past.state.book.entries[job_id], job_id in past.started and job_id not in past.ended
         if runs or entry.state.ended:

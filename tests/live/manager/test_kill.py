@@ -1,5 +1,5 @@
 """kill -9 of the manager at any moment of a run, again and again: no job runs twice, none is lost,
-and every exit code is right. VRM_TEST_KILLS sets the number of kills (24 unless given).
+and every exit code is right. The managers fold their journal often. VRM_TEST_KILLS sets the number of kills (24 unless given).
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ def kill_somewhen(site: Site, chance: random.Random) -> bool:
 
 def test_kills_at_any_moment(site: Site) -> None:
     chance = random.Random(KILLS)
-    kills = rounds = 0
+    kills = rounds = folded = 0
     while kills < KILLS:
         rounds += 1
         here = Site(site.root / f"round{rounds}")
         here.config(Launcher={"Kind": "direct"}, Nodes=3, Cores=1, Emulate=True,
                     Scheduling={"Backfilling": chance.choice(["none", "easy", "conservative"])})
-        here.env["HERE"] = str(here.root)
+        here.env.update(HERE=str(here.root), VRM_FOLD_AFTER=str(chance.choice([3, 10, 30])))
         here.program("job.x", PROGRAM)
         text, wanted = lines(chance, 40)
         here.lines(*text)
@@ -100,4 +100,5 @@ def test_kills_at_any_moment(site: Site) -> None:
         assert counted(here.root / "runs", "end") == runs
         here.nothing_left()
         here.close()
-    assert kills >= KILLS
+        folded += b'"event":"lives"' in (here.log / "journal").read_bytes()
+    assert kills >= KILLS and folded

@@ -127,7 +127,7 @@ def _os() -> ModuleType:
     return _of(real_os, "os", **calls, open=files.open_, stat=files.stat_, replace=files.rename, remove=files.unlink,
                _exit=processes.exit_, posix_spawnp=processes.posix_spawn, path=path, environ=dict(ENVIRONMENT),
                environb={name.encode(): value.encode() for name, value in ENVIRONMENT.items()}, sep="/", linesep="\n",
-               getuid=lambda: UID, geteuid=lambda: UID, getgid=lambda: UID, getegid=lambda: UID, getgroups=lambda: [UID],
+               nice=lambda more: more, getuid=lambda: UID, geteuid=lambda: UID, getgid=lambda: UID, getegid=lambda: UID, getgroups=lambda: [UID],
                cpu_count=lambda: 2, sysconf=lambda name: 100 if name == "SC_CLK_TCK" else 4096, getenv=ENVIRONMENT.get, umask=lambda mask: 0o022, devnull="/dev/null",
                getlogin=lambda: "user", urandom=lambda size: K.chance.getrandbits(8 * size).to_bytes(size, "big"))
 

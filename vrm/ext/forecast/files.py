@@ -27,7 +27,7 @@ from vrm.results import state as states
 from vrm.results.forecast import ManagerReport
 from vrm.run.journal import codec
 from vrm.run.expectations import TEACHING, Expectations, make_expectations
-from vrm.run.journal.files import JournalFollower
+from vrm.run.journal.follower import JournalFollower
 from vrm.run.journal.combined_records import JOBS, LIVES
 from vrm.run.journal.record_checks import EndRecord, JournalError, Record
 from vrm.run.journal.history import RunHistory

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from vrm.ext.learning.curves import input_key
 from vrm.model import Job
 from vrm.run.journal import files as journal
+from vrm.run.journal import single_job
 
 _WORDS = {"turnaround": "the least mean of wait and run", "makespan": "the earliest last end",
           "efficiency": "the most ranks with enough efficiency"}
@@ -22,7 +23,7 @@ def width_of(path: Path, job_id: int) -> Mapping[str, Any] | None:
     for record in journal.records(path, re.compile(b'"width"')):
         if record["event"] == "part" and record["what"] == "width" and record["values"]["id"] == job_id:
             found = record["values"]
-    one = None if found is None else journal.alone(path, job_id)
+    one = None if found is None else single_job.alone(path, job_id)
     return found if found is None or one is None else {**found, "like": like(one.job)}
 
 

@@ -28,7 +28,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 
 from vrm.config.schema import Settings, load
 from vrm.run import command_files
-from vrm.run.journal.files import JournalFollower
+from vrm.run.journal.follower import JournalFollower
 from vrm.run.journal.combined_records import unfolded
 from vrm.run.rundir import RunDirectory
 from vrm.system.errors import RunError

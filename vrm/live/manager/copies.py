@@ -14,6 +14,8 @@ import signal
 import traceback
 from collections.abc import Callable
 
+from vrm.live.runner.starting import fork_into
+
 FEW = 1000
 """Up to this number of jobs in a run, the manager itself answers questions and writes its state: that takes a few
 hundredths of a second."""
@@ -48,11 +50,9 @@ class Copies:
         if len(self._working) >= self._most:
             return False
         try:
-            pid = os.fork()
+            pid = fork_into(run_copy, work, keep)
         except OSError:
             return False
-        if not pid:
-            _do(work, keep)
         self._working[pid] = then
         return True
 
@@ -67,11 +67,12 @@ class Copies:
                 code, seconds = os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime
             del self._working[pid]
             if then is not None:
-                then("" if not code else os.strerror(code) if 0 < code < FAULT else "an error in vrm", seconds)
+                then("" if not code else os.strerror(code) if 0 < code < FAULT else f"signal {-code}" if code < 0 else
+                     "an error in vrm", seconds)
         return bool(self._working)
 
 
-def _do(work: Callable[[], None], keep: int) -> None:
+def run_copy(work: Callable[[], None], keep: int) -> None:
     """In the copy: do the work and exit, without the cleanup that the end of a manager does.
 
     The copy closes the manager's open files, so that a process that waits for the manager's end through one of them

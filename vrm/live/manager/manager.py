@@ -16,6 +16,7 @@ start in one scheduling step; tables, records and checks follow afterwards.
 | `SessionAdoption` | jobs belong to the batch job |
 | `Checks` | bindings and memory of running jobs |
 | `StateWriter` | the state file |
+| `JournalFolding` | a journal with few records |
 
 All work on one `vrm.live.manager.liverun.LiveRun` and have the hooks of `vrm.live.manager.part.Part`. Parts of
 extensions follow `RecordWriting`: a question to them is answered before decisions become processes.
@@ -43,6 +44,7 @@ from vrm.live.manager.nodes import NodeEvents
 from vrm.live.manager.command_reader import CommandReader
 from vrm.live.manager.part import POLL, Part, Parts
 from vrm.live.manager.part_packages import restore_events, extension_parts
+from vrm.live.manager.records.journal_folding import JournalFolding
 from vrm.live.manager.records.recording import RecordWriting
 from vrm.live.manager.records.records import Reporter
 from vrm.live.manager.records.state_writer import StateWriter
@@ -92,7 +94,7 @@ class Manager:
         self.state_writer = StateWriter(live, site.emulated)
         first = (self.nodes, self.stopping, self.ends, self.intake, self.orders, self.recovery, jobs,
                  RecordWriting(live))
-        then = self.launches, SessionAdoption(live, site), Checks(live, self.ends), self.state_writer
+        then = self.launches, SessionAdoption(live, site), Checks(live, self.ends), self.state_writer, JournalFolding(live)
         live.parts = Parts((*first, *then))  # extensions may look these up
         live.parts = self.parts = Parts((*first, *extension_parts(live), *then, *further))
         self._next_step = math.inf

@@ -1,7 +1,7 @@
 """Many journal records as one: jobs that were submitted one after the other (`jobs`), and complete lives of jobs
 (`lives`).
 
-A manager that continues a long run rewrites the journal (`vrm.run.journal.compaction`): values that many jobs share are
+A manager rewrites a long journal (`vrm.run.journal.compaction`): values that many jobs share are
 stored once, and the others in lists with one item for each job. `unfolded` returns the original records again, except
 the times of `ran`, which are not used.
 

@@ -1,43 +1,39 @@
 """Shorten a journal: records of ended jobs are folded into few records, and the rest stays as it is.
 
-A manager does this when it continues a run, before its own first record. The new file is written next to the old one
-and synced to disk, and then takes the old name: after a crash at any point one of the two files is there, and both
-have the same content.
-
-A life is folded when the journal has only its start and its end, and no other job waits for the job. It is then at
-the end of the *stretch* of the journal in which it was. A stretch ends where the nodes, the lines or the loans change
-(any event that is not in `MOVES`); a life that crosses such a boundary stays as it is. Within a stretch the order of
-these lives and of records about other jobs makes no difference.
+A life is folded when the folded part has its start and its end and no other record of the job, and no other job waits
+for the job. It is then at a later point of the *stretch* of the journal in which it was. A stretch ends where the
+nodes, the lines or the loans change (any event that is not in `MOVES`); a life that crosses such a boundary stays as it
+is. Within a stretch the order of these lives and of records about other jobs makes no difference.
 """
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import json
 import os
 import re
 from pathlib import Path
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Set
 
+from vrm.run.entry import Entry
 from vrm.run.journal import files, combined_records
-from vrm.run.journal.record_checks import NEWEST, Record
-from vrm.run.journal.history import RunHistory
-from vrm.system.files import sync_directory
+from vrm.run.journal.files import JournalPosition
+from vrm.run.journal.record_checks import NEWEST, EndRecord, Record, StartRecord
 
 FEWEST = 20_000
-"""Shorter journals, in records, stay as they are."""
+"""Number of records after the folded part from which on they are folded."""
 
 TOGETHER = 1000
 """Maximum number of jobs in one record."""
 
 AT_ONCE = 1 << 20
-"""Bytes that are written at once."""
+"""Bytes that are copied at once."""
 
 OLDEST = 3
 """Format of the oldest journals that are folded."""
 
 MOVES = frozenset(("job", "jobs", "start", "end", "input", "back", "intent", "again", "hold", "release", "change",
-                   "promise", "expect", "part", "finished"))
+                   "promise", "expect", "part", "finished", combined_records.LIVES))
 """Events over which lives of other jobs may be moved; any other event is a boundary."""
 
 _NOT_TOGETHER = frozenset(("array", "own", "at", "fault"))
@@ -47,50 +43,58 @@ _JOB = b'{"event":"job",'
 _LIFE = re.compile(rb'\{"event":"(start|end)","id":(\d+),')
 
 
-def worth(past: RunHistory) -> bool:
-    """Return whether folding makes the journal of this past much shorter."""
-    if past.number < FEWEST or past.runs[0].get("format", 1) < OLDEST:
-        return False
-    return 6 * (sum(simple(past, job_id) for job_id in past.ended) - past.folded) > past.number
+def fold(path: Path, since: JournalPosition, until: JournalPosition, entries: Mapping[int, Entry], new: int) -> None:
+    """Write the journal up to `until` to the open file `new`, with the records after `since` folded, and sync it.
+    `entries` are the jobs of the run. `folded_end` then returns the end of the records. Raises OSError."""
+    with open(new, "wb", closefd=False) as file, files.opened(path) as old:
+        file.writelines(old.read(min(AT_ONCE, since.offset - at)) for at in range(0, since.offset, AT_ONCE))
+        if file.tell() != since.offset:
+            raise OSError(errno.EIO, "the journal is too short")
+        number, total = since.number, since.total
+        simple = simple_lives(files.lines(old, since, until), entries)
+        for record in records_of(files.lines(old, since, until), simple, since):
+            line, total = files.chained(record, total)
+            file.write(line)
+            number += 1
+        end = file.tell()
+        file.write(json.dumps(JournalPosition(number, end, total, True, end)).encode())
+        file.flush()
+        os.fsync(new)
 
 
-def compact_journal(path: Path, past: RunHistory) -> None:
-    """Fold the journal up to the mark of `past`, which was read from it. If the disk does not take the new file,
-    raises OSError and leaves the journal unchanged."""
-    new = path.with_name(f"{path.name}.new")
-    with contextlib.suppress(FileNotFoundError):
-        new.unlink()
-    try:
-        journal = files.Journal(new)
-        for record in records_of(files.lines(path, past.mark), past):
-            journal.append(**record)
-            if journal.waiting > AT_ONCE:
-                journal.sync()
-        journal.close()
-        os.replace(new, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            new.unlink()
-        raise
-    past.mark = journal.mark
-    sync_directory(path.parent)
+def folded_end(new: int) -> JournalPosition:
+    """Return the end of the records in the open file, which `fold` has written. Raises OSError."""
+    size = os.fstat(new).st_size
+    return JournalPosition(*json.loads(os.pread(new, size, max(0, size - 200)).rpartition(b"\n")[2]))
 
 
-def simple(past: RunHistory, job_id: int) -> bool:
-    """Return whether the journal has only the start and the end of this ended job, and no job waits for it."""
-    entry = past.state.book.entries[job_id]
-    return not (job_id in past.marked or entry.wished or entry.wish is not None or entry.details.after)
+def simple_lives(lines: Iterable[bytes], entries: Mapping[int, Entry]) -> set[int]:
+    """Return the jobs that end in these lines, have no other records there than their submission and start, and for
+    which no other job waits."""
+    ended, marked = set[int](), set[int]()
+    for line in lines:
+        life = _LIFE.match(line)
+        if life and b'"command":' not in line and b'"as":' not in line:
+            if life[1] == b"end":
+                ended.add(int(life[2]))
+        elif not line.startswith(_JOB):
+            marked.update(combined_records.jobs_with_details(json.loads(line)))
+    ended -= marked
+    return {job_id for job_id in ended if job_id in entries and not (
+        entries[job_id].wished or entries[job_id].wish is not None or entries[job_id].details.after)}
 
 
-def records_of(lines: Iterable[bytes], past: RunHistory) -> Iterator[Record]:
-    """Yield the records of the new file; `lines` are those of the old one."""
-    stretch, first = _JournalSegment(past), True
+def records_of(lines: Iterable[bytes], simple: Set[int], since: JournalPosition) -> Iterator[Record]:
+    """Yield the folded records of the lines after `since`; `simple` are the jobs whose lives may be folded."""
+    stretch, first = _JournalSegment(simple, since), not since.number
     for batch in files.batches(lines):
         jobs = [line for line in batch if line.startswith(_JOB)]
         jobs_records = map(_bare, files.together(jobs) or map(_read, jobs))  # decoded together
         for line in batch:
             life = _LIFE.match(line)
             if life and stretch.take(line, life[1] == b"start", int(life[2])):
+                if stretch.full:
+                    yield from stretch.end_lives()
                 continue
             record = next(jobs_records) if line.startswith(_JOB) else _read(line)
             if first:
@@ -115,33 +119,39 @@ class _JournalSegment:
     """Records between two boundaries: jobs submitted one after the other, complete lives, and the lines of lives that
     are not complete yet."""
 
-    def __init__(self, past: RunHistory) -> None:
-        self._past = past
-        self._simple = {job_id for job_id in past.ended if simple(past, job_id)}
+    def __init__(self, simple: Set[int], since: JournalPosition) -> None:
+        self._simple = simple
+        self._first = None if since.number else 0  # the first job whose start cannot be before `since`
         self._jobs: list[Record] = []
         self._kind: tuple[bool, ...] = ()  # which optional values these have
-        self._lives: list[int] = []
+        self._lives: list[tuple[int, bytes, bytes]] = []  # with the lines of start (b"": none) and end
         self._open: dict[int, bytes] = {}
         self._stay: set[int] = set()  # lives that cross a boundary
 
     def take(self, line: bytes, start: bool, job_id: int) -> bool:
         """Collect the start or end of a job if its life is to be folded; return whether it is."""
-        past = self._past
-        if job_id not in self._simple or job_id in self._stay:
+        if job_id in self._stay or job_id not in self._simple:
             return False
         if start:
             self._open[job_id] = line
             return True
-        if (job_id in past.started) != (job_id in self._open):
+        begun = self._open.pop(job_id, b"")
+        if not begun and (self._first is None or job_id < self._first):
             return False
-        self._open.pop(job_id, None)
-        self._lives.append(job_id)
+        self._lives.append((job_id, begun, line))
         return True
+
+    @property
+    def full(self) -> bool:
+        """Whether there are enough lives for a record."""
+        return len(self._lives) == TOGETHER
 
     def add(self, record: Record) -> Iterator[Record]:
         """Add a record that is not part of a life; yield the records that are to be written now."""
         together = record["event"] == "job" and _NOT_TOGETHER.isdisjoint(record)
         kind = ("position" in record, "line" in record, "command" in record)
+        if self._first is None and record["event"] == "job":
+            self._first = record["id"]
         if self._jobs and (not together or len(self._jobs) == TOGETHER or record["id"] != self._jobs[-1]["id"] + 1
                            or kind != self._kind):
             yield from self._end_jobs()
@@ -164,8 +174,19 @@ class _JournalSegment:
             self._stay.add(job_id)
             yield _read(line)
         self._open.clear()
-        past, lives = self._past, self._lives
-        for at in range(0, len(lives), TOGETHER):
-            yield {"event": combined_records.LIVES, **combined_records.lives_record(
-                [(job_id, past.started.get(job_id), past.ended[job_id]) for job_id in lives[at:at + TOGETHER]])}
-        lives.clear()
+        yield from self.end_lives()
+
+    def end_lives(self) -> Iterator[Record]:
+        """Yield the folded lives, after the jobs."""
+        yield from self._end_jobs()
+        lines = [line for _, *both in self._lives for line in both if line]
+        records = iter(files.together(lines) or map(json.loads, lines))
+        lives = [(job_id, _start(next(records)) if begun else None, EndRecord(next(records)))
+                 for job_id, begun, _ in self._lives]
+        if lives:
+            yield {"event": combined_records.LIVES, **combined_records.lives_record(lives)}
+        self._lives.clear()
+
+
+def _start(record: Record) -> StartRecord:
+    return StartRecord(record, record["placement"])

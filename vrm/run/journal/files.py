@@ -12,6 +12,7 @@ left by a crash, and are cut off.
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import itertools
 import json
@@ -23,12 +24,10 @@ from re import Pattern
 from collections.abc import Iterable, Iterator, Sequence
 from zlib import crc32
 
-from vrm.model import Job
-from vrm.model.job import Details
 from vrm.run.journal import record_checks
-from vrm.run.journal.codec import jobs_of, more_fault
-from vrm.run.journal.record_checks import EndRecord, JournalError, Record
-from vrm.run.journal.combined_records import LIVES, jobs_in, unfolded
+from vrm.run.journal.codec import jobs_of
+from vrm.run.journal.record_checks import JournalError, Record
+from vrm.run.journal.combined_records import unfolded
 from vrm.system.files import naming, open_own, sync_directory
 
 FORMAT = record_checks.NEWEST
@@ -91,10 +90,11 @@ class Journal:
         self._fd = open_own(path, os.O_RDWR | os.O_CREAT)
         self._pending: list[bytes] = []
         self._begun = 0  # bytes of these that are written, but perhaps not on disk
+        self._renamed = False  # the file has this name, but perhaps not on disk
         self.appended = 0  # number of records added by this object
         self.waiting = 0  # number of pending bytes
         try:
-            with _opened(path, since.offset) as file:
+            with opened(path, since.offset) as file:
                 mark = since
                 for _, found in _lines(path, _whole_lines(path, file, since.number), since):
                     mark = found
@@ -124,7 +124,7 @@ class Journal:
 
     def append(self, event: str, **values: Any) -> None:
         """Add a record; it is on disk after the next `sync`."""
-        body = _encode({"event": event, **values})[:-1].encode()
+        body = _body({"event": event, **values})
         self._sum = crc32(body, self._sum)
         self.appended += 1
         if not self._pending:
@@ -135,7 +135,12 @@ class Journal:
     @property
     def mark(self) -> JournalPosition:
         """The position after the records that are on disk."""
-        return JournalPosition(self._before + self.appended, self._end, self._sum, bool(self.appended), self._safe)
+        return JournalPosition(self.number, self._end, self._sum, bool(self.appended), self._safe)
+
+    @property
+    def number(self) -> int:
+        """Number of records."""
+        return self._before + self.appended
 
     @property
     def pending(self) -> bool:
@@ -171,6 +176,9 @@ class Journal:
 
     def _put(self, data: bytes, wait: bool = True) -> None:
         """Write data after the records, or nothing at all if that fails."""
+        if self._renamed:
+            sync_directory(self._path.parent)
+            self._renamed = False
         try:
             if self._end + len(data) > self._reserved:
                 self._write(bytes(len(data) + RESERVE))
@@ -185,6 +193,33 @@ class Journal:
             self._reserved = self._end
             raise
 
+    def continue_in(self, new: Path, file: int, end: JournalPosition, since: JournalPosition) -> None:
+        """Continue in the file `new`: its records before `end` mean the same as those of this one before `since`. It
+        gets the records after `since`, and then the name of this one. `file` is open for writing, and belongs to this
+        object afterwards. Raises OSError, and continues in the old file, if the disk does not take it."""
+        self.sync()
+        added, total = list[bytes](), end.total
+        with opened(self._path) as old:
+            for line in lines(old, since, self.mark):
+                total = crc32(line[:-_SUM_SIZE], total)
+                added.append(line[:-_SUM_SIZE] + (_SUM if added else _SAFE) % total)
+        data, written = b"".join(added), 0
+        os.ftruncate(file, end.offset)
+        while written < len(data):
+            written += os.pwrite(file, data[written:], end.offset + written)
+        os.fdatasync(file)
+        try:
+            os.replace(new, self._path)
+        except OSError:
+            if not os.path.samestat(os.fstat(file), os.stat(self._path)):  # a server may do it and report an error
+                raise
+        os.close(self._fd)
+        self._fd, self._end, self._sum, self._safe = file, end.offset + len(data), total, end.offset
+        self._reserved, self._before = self._end, end.number + len(added) - self.appended
+        self._renamed = True
+        with contextlib.suppress(OSError):  # the next write tries it again
+            self._put(b"")
+
     def _write(self, data: bytes, written: int = 0) -> None:
         """Write all data after the records, except the first `written` bytes, which are written already."""
         while written < len(data):
@@ -197,7 +232,20 @@ class Journal:
         os.close(self._fd)
 
 
-def _opened(path: Path, offset: int = 0) -> BinaryIO:
+def _body(record: Record) -> bytes:
+    """Return a line without its checksum."""
+    return _encode(record)[:-1].encode()
+
+
+def chained(record: Record, total: int) -> tuple[bytes, int]:
+    """Return the line of a record after the checksum `total`, and its checksum. All before it must be on disk before
+    anybody reads it."""
+    body = _body(record)
+    total = crc32(body, total)
+    return body + _SAFE % total, total
+
+
+def opened(path: Path, offset: int = 0) -> BinaryIO:
     """Open a journal for reading from this offset. Raises OSError like `open_own`."""
     file = open(open_own(path, os.O_RDONLY), "rb", buffering=1 << 20)
     file.seek(offset)
@@ -353,16 +401,23 @@ class JournalReader:
         self._only = only
 
     def __iter__(self) -> Iterator[Record]:
-        with contextlib.suppress(FileNotFoundError), _opened(self.path) as file:
+        with contextlib.suppress(FileNotFoundError), opened(self.path) as file:
             for found, mark in _records(self.path, file, only=self._only):
                 yield from found
                 self.mark = mark
 
 
-def lines(path: Path, until: JournalPosition) -> Iterator[bytes]:
-    """Yield the lines of a journal up to the position `until`."""
-    with _opened(path) as file:
-        yield from itertools.islice(file, until.number)
+def lines(file: BinaryIO, since: JournalPosition, until: JournalPosition) -> Iterator[bytes]:
+    """Yield the lines of an open journal between two positions. Raises OSError if they are not as written."""
+    file.seek(since.offset)
+    for batch in batches(itertools.islice(file, until.number - since.number)):
+        mark = _sound(batch, since)
+        if mark is None:
+            break
+        yield from batch
+        since = mark
+    if since[:3] != until[:3]:
+        raise OSError(errno.EIO, "the journal is damaged")
 
 
 def records(path: Path, only: Pattern[bytes] | None = None) -> Iterator[Record]:
@@ -375,106 +430,35 @@ def read(path: Path) -> list[Record]:
     return list(records(path))
 
 
-_JOBS = re.compile(b'"event": ?"jobs?"')
+JOBS_LINE = re.compile(b'"event": ?"jobs?"')
 """Matches each line that records new jobs."""
 
 
 def jobs_of_command(path: Path, command: str) -> list[int]:
     """Return the jobs that a command has made, whether or not it was answered. They are on disk on return: the
     manager may have ended between writing the record and the sync, and the caller reports these jobs to its user."""
-    found = [job.id for record in unfolded(records(path, _JOBS)) if record["event"] == "job"
+    found = [job.id for record in unfolded(records(path, JOBS_LINE)) if record["event"] == "job"
              and record.get("command") == command for job in jobs_of(record)[0]]
     if found:
-        with _opened(path) as file:
+        with opened(path) as file:
             os.fsync(file.fileno())
     return found
 
 
-class SingleJob(NamedTuple):
-    """The present state of one job: whether it waits, whether it is held, the record of its end, and the number of
-    jobs submitted in the run."""
-
-    job: Job
-    details: Details
-    waits: bool
-    held: bool
-    end: EndRecord | None
-    came: int
-
-
-def alone(path: Path, job_id: int) -> SingleJob | None:
-    """Return the present state of one job; None if there is no such job, or if it has a field of an extension that is
-    not installed. Decodes the lines of this job only, which is fast in a run of any length. Raises JournalError like
-    `read`."""
-    found: tuple[Job, Details] | None = None
-    end: EndRecord | None = None
-    is_held = waits = False
-    came = 0
-
-    def counted() -> Iterator[Record]:
-        nonlocal came
-        only = re.compile(b'%b|"event":"%b"|"id": ?%d\\b' % (_JOBS.pattern, LIVES.encode(), job_id))
-        for record in records(path, only):
-            came += jobs_in(record)
-            yield record
-
-    for record in unfolded(counted(), job_id):
-        event, first = record["event"], record.get("id", job_id + 1)
-        if first <= job_id < first + jobs_in(record):
-            if more_fault(record.get("more", {})):
-                return None
-            jobs, details, _ = jobs_of({**record, "id": job_id, "array": "0"})
-            found, waits, is_held, end = (jobs[0], details), True, details.held, None
-        elif first != job_id:
-            continue
-        elif event in ("hold", "release"):
-            is_held = event == "hold"
-        elif event in ("start", "end"):
-            waits, end = False, EndRecord(record) if event == "end" else None
-        elif event in ("again", "back"):
-            waits, end = True, None
-    return SingleJob(*found, waits, is_held, end, came) if found is not None else None
-
-
 def parsed(data: bytes, path: Path) -> list[Record]:
     """Return the records in these bytes of a journal at `path`. Raises JournalError like `read`."""
-    return [record for found, _ in _records(path, io.BytesIO(data)) for record in found]
+    return [record for found, _ in read_after(path, data, START) for record in found]
 
 
-class JournalFollower:
-    """Reads a journal while it is being written: each record once.
+def is_at(mark: JournalPosition, file: BinaryIO) -> bool:
+    """Return whether an open journal has this position."""
+    if not mark.chained:
+        return True
+    file.seek(mark.offset - _SUM_SIZE)
+    return file.read(_SUM_SIZE) in (_SUM % mark.total, _SAFE % mark.total)
 
-    `trouble` is what is wrong after the records read so far; "" for nothing. The next call then reads again from
-    there: on a shared file system a line may arrive in parts.
-    """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.trouble = ""
-        self._mark = START
-        self._file = (0, 0)
-
-    @property
-    def number(self) -> int:
-        """Number of records read."""
-        return self._mark.number
-
-    def read_new(self) -> tuple[bool, list[Record]]:
-        """Return whether another journal than before begins, and the new records. Raises OSError if the file cannot
-        be read."""
-        with open(open_own(self.path, os.O_RDONLY), "rb") as file:
-            about = os.fstat(file.fileno())
-            same = self._file == (about.st_dev, about.st_ino) and about.st_size >= self._mark.offset
-            if not same:
-                self._file, self._mark = (about.st_dev, about.st_ino), START
-            file.seek(self._mark.offset)
-            data = file.read()
-        found: list[Record] = []
-        self.trouble = ""
-        try:
-            for records, mark in _records(self.path, io.BytesIO(data), self._mark):
-                found += records
-                self._mark = mark
-        except JournalError as error:
-            self.trouble = str(error)
-        return not same, found
+def read_after(path: Path, data: bytes, since: JournalPosition) -> Iterator[tuple[list[Record], JournalPosition]]:
+    """Yield lists of the records in the bytes after the position `since` of the journal at `path`, each list with the
+    position after it. Raises JournalError, after the records before the damage."""
+    return _records(path, io.BytesIO(data), since)

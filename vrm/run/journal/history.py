@@ -43,8 +43,7 @@ class RunHistory:
     by lender and borrower, the start records of jobs that have lent cores and not got them back, and the manager's
     record then. `lines` are the accepted lines of the queue file, `of_file` their jobs in the order of submission,
     `by_command` the jobs of each command file. `parts` are the events (name and values) of manager parts that
-    extensions add, by part. `marked` are the jobs about which there is more than plain submission, start and end;
-    `folded` is the number of jobs of `lives`.
+    extensions add, by part. `folded` is the number of folded records.
     """
 
     def __init__(self, state: State | None = None) -> None:
@@ -75,7 +74,6 @@ class RunHistory:
         self.placements: dict[bytes, Record] = {}
         self.lines = Lines()
         self.parts: dict[str, list[tuple[str, Record]]] = {}
-        self.marked: set[int] = set()
         self.folded = 0
 
     @property
@@ -123,7 +121,6 @@ class RunHistory:
         happened.apply(self, record)
         if not usual or "command" in record:
             self.commands += combined_records.commands_of(record)
-            self.marked.update(combined_records.jobs_with_details(record))
 
     def forget(self, job_id: int) -> None:
         """Treat a job that waits again as neither started nor ended."""
@@ -359,6 +356,7 @@ def _job(past: RunHistory, record: Record) -> None:
 def _jobs(past: RunHistory, record: Record) -> None:
     for each in combined_records.unfolded([record]):
         _job(past, each)
+    past.folded += 1
 
 
 @event("revise", _can_be_revised)
@@ -431,7 +429,7 @@ def _lives(past: RunHistory, record: Record) -> None:
         if start is not None:
             _start(past, start)
         _end(past, end)
-        past.folded += 1
+    past.folded += 1
 
 
 @event("again", _has_started)

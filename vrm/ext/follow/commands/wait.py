@@ -95,7 +95,7 @@ class EndWatch:
     """The jobs of a run and the records of their ends, read from the journal while it is written."""
 
     def __init__(self, run: RunDirectory) -> None:
-        from vrm.run.journal.files import JournalFollower
+        from vrm.run.journal.follower import JournalFollower
         self._run, self._follower = run, JournalFollower(run.journal)
         self.apps: dict[int, str] = {}
         self.ended: dict[int, Mapping[str, Any]] = {}

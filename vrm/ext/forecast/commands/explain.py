@@ -79,11 +79,11 @@ def _known(path: Path, ids: list[int]) -> tuple[list[Explanation], list[str], di
     would take minutes there. None if other jobs are among `ids`."""
     from vrm.ext.forecast.explain import HELD, Explanation
     from vrm.ext.forecast.files import over
-    from vrm.run.journal import files as journal
+    from vrm.run.journal import single_job
 
     found, others, names = [], [], {}
     for job_id in ids:
-        one = journal.alone(path, job_id) if len(ids) <= FEW else None
+        one = single_job.alone(path, job_id) if len(ids) <= FEW else None
         if one is None or one.came < LONG or (one.waits and not one.held):
             return None
         if not one.waits:

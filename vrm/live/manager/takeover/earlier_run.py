@@ -8,7 +8,6 @@ number is not.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import uuid
 from collections.abc import Callable
@@ -17,7 +16,6 @@ from vrm.live.manager.records.records import Reporter
 from vrm.live.spawn.records import Marker, RecordError
 from vrm.results.job_columns import header
 from vrm.run.journal import files as journals
-from vrm.run.journal import compaction
 from vrm.run.journal.record_checks import JournalError, Record
 from vrm.run.journal.history import RunHistory, replay
 from vrm.run.rundir import RunDirectory
@@ -59,9 +57,6 @@ def read_earlier_run(run: RunDirectory, fresh: bool, tell: Reporter, new_state: 
         return RunHistory(new_state())
     if "home" not in past.runs[-1] and not markers(run):
         past.run = uuid.uuid4().hex[:12]  # a copy of a run of 0.1.0 has the same id, and its jobs may run
-    if compaction.worth(past):
-        with contextlib.suppress(OSError), rare_collections():  # the next manager tries it again
-            compaction.compact_journal(run.journal, past)
     return past
 
 
