@@ -71,6 +71,14 @@ class Copies:
                      "an error in vrm", seconds)
         return bool(self._working)
 
+    def stop(self) -> None:
+        """Kill the copies that still work; their `then` is not called."""
+        for pid in self._working:
+            self._working[pid] = None
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        self.look(wait=True)
+
 
 def run_copy(work: Callable[[], None], keep: int) -> None:
     """In the copy: do the work and exit, without the cleanup that the end of a manager does.

@@ -105,6 +105,7 @@ class JournalFolding(Part):
         return self.live.phase == "running" and self._copies.look()
 
     def leave(self) -> None:
-        """Remove the unfinished file."""
+        """End a copy, and remove the unfinished file."""
+        self._copies.stop()
         with contextlib.suppress(OSError):
             self._new.unlink(missing_ok=True)
