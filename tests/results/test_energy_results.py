@@ -87,7 +87,7 @@ def test_energy_in_tables(tmp_path: Path) -> None:
     said = vrm("compare", "eamc", "easy")
     assert "energy [MJ]" in said and "highest [W]" in said and "power cap 160" in said
     said = vrm("report", "eamc", "easy", "--format", "csv")
-    assert "priority-inc-v weight=1 threshold=0.35,0.0147,163.333,220\n" in said, said
+    assert "priority-inc-v weight=1 threshold=0.35,0.0147,163.333333,220\n" in said, said
     vrm("report", "eamc", "--out", "page")
     assert "power of" in (tmp_path / "page" / "report.html").read_text()
     said = vrm("energy", "show", "eamc", "--out", "p.png")
