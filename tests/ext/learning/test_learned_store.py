@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import multiprocessing
 import sqlite3
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings, strategies as st
 
 from vrm.ext.learning.filesystems import mounted, shared
 from vrm.ext.learning.learned_jobs import LearnedJob, Overlap
@@ -191,9 +193,23 @@ def test_the_last_jobs_are_found_without_sorting_all_also_in_an_older_store(tmp_
     with LearnedStore(tmp_path / "s") as store:
         store.add("r1", "/runs/1", "n 4", [job(number, end=100.0 - number) for number in range(9)])
     with sqlite3.connect(tmp_path / "s") as file:
-        file.execute("DROP INDEX jobs_by_end")  # as before the index was added
+        file.execute("DROP INDEX jobs_of_run")  # as before the index was added
     with LearnedStore(tmp_path / "s", reading=True) as store:
         assert [each.job for each in store.jobs(machine="n 4", last=3)] == [2, 1, 0]
     with sqlite3.connect(tmp_path / "s") as file:
-        plan = [row[3] for row in file.execute("EXPLAIN QUERY PLAN " + store_module._SELECT, ("", "n 4", 3))]
-    assert any("jobs_by_end" in step for step in plan) and not any("TEMP" in step for step in plan), plan
+        for query, values in ((store_module._RUNS, ("n 4",)), (store_module._OF_RUN, ("r1", "", 3))):
+            plan = [row[3] for row in file.execute("EXPLAIN QUERY PLAN " + query, values)]
+            assert any("jobs_of_run" in step for step in plan), plan
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from("ab"), st.integers(0, 9)), max_size=30),
+       st.sampled_from(("", "n 0", "n 1")), st.sampled_from(("", "a")), st.integers(0, 12))
+def test_the_last_jobs_are_those_of_a_plain_sort(jobs: list[tuple[int, str, int]], machine: str, app: str, last: int) -> None:
+    with tempfile.TemporaryDirectory() as folder, LearnedStore(Path(folder) / "s") as store:
+        for run in range(5):
+            store.add(f"r{run}", f"/{run}", f"n {run % 2}", [job(number, f"r{run}", name, end=float(end))
+                                                           for number, (of, name, end) in enumerate(jobs) if of == run])
+        everything = store.jobs(app, machine)
+        assert [each.end for each in everything] == sorted(each.end for each in everything)
+        assert store.jobs(app, machine, last) == everything[len(everything) - min(last, len(everything)):]

@@ -63,14 +63,18 @@ CREATE TABLE IF NOT EXISTS nodes (
 CREATE TABLE IF NOT EXISTS probes (
     machine TEXT NOT NULL, name TEXT NOT NULL, time REAL NOT NULL, compute REAL NOT NULL, memory REAL NOT NULL,
     workers INTEGER NOT NULL, fault TEXT NOT NULL, PRIMARY KEY (machine, name)) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS jobs_by_end ON jobs ("end");
+CREATE INDEX IF NOT EXISTS jobs_of_run ON jobs (run, "end");
+DROP INDEX IF EXISTS jobs_by_end;
 """
 """Tables and an index that were added without a new format; earlier versions of vrm ignore them."""
 
 _INSERT = "INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _SELECT = """
-SELECT j.* FROM jobs j CROSS JOIN runs r ON r.run = j.run WHERE (?1 = '' OR j.app = ?1) AND (?2 = '' OR r.machine = ?2)
-ORDER BY j."end" DESC, j.run DESC, j.job DESC LIMIT ?3"""
+SELECT j.* FROM jobs j JOIN runs r ON r.run = j.run WHERE (?1 = '' OR j.app = ?1) AND (?2 = '' OR r.machine = ?2)"""
+_RUNS = """
+SELECT (SELECT max("end") FROM jobs j WHERE j.run = r.run) AS newest, r.run FROM runs r
+WHERE (?1 = '' OR r.machine = ?1) AND newest IS NOT NULL"""
+_OF_RUN = """SELECT * FROM jobs WHERE run = ?1 AND (?2 = '' OR app = ?2) ORDER BY "end" DESC, job DESC LIMIT ?3"""
 _DELETE = (
     "DELETE FROM jobs WHERE (?1 = '' OR app = ?1) AND (?2 = '' OR run = ?2)",
     "DELETE FROM overlaps WHERE NOT EXISTS (SELECT 1 FROM jobs j WHERE j.run = overlaps.run AND j.job = overlaps.job)",
@@ -82,6 +86,10 @@ _ADD = {"attempts": "INSERT OR REPLACE INTO attempts VALUES (?, ?, ?, ?, ?, ?, ?
 _FIND = {"attempts": "SELECT * FROM attempts WHERE ?1 = '' OR machine = ?1",
          "nodes": "SELECT * FROM nodes WHERE ?1 = '' OR machine = ?1",
          "probes": "SELECT * FROM probes WHERE ?1 = '' OR machine = ?1"}
+
+
+_END = 8
+"""Position of the end in a row of `jobs`."""
 
 
 class StoreError(UserError):
@@ -172,7 +180,7 @@ class LearnedStore:
         if version != VERSION:
             raise StoreError(f"{self.path} has form {version}, and this vrm reads form {VERSION}: another vrm wrote "
                              "it; use that one, or name another file (Learning: {Store: PATH})")
-        if not self._has("jobs_by_end"):
+        if not self._has("jobs_of_run"):
             with self._change() as file:
                 self._add_tables(file)
 
@@ -242,8 +250,21 @@ class LearnedStore:
     def jobs(self, app: str = "", machine: str = "", last: int = -1) -> list[LearnedJob]:
         """Return the jobs in the order of their ends, only of one program and machine if these are given; only
         the `last` ones, unless `last` is negative. Raises StoreError."""
-        rows = self._rows(_SELECT, app, machine, last)
-        return [LearnedJob(*(*row[:-2], bool(row[-2]), bool(row[-1]))) for row in reversed(rows)]
+        rows = self._rows(_SELECT, app, machine) if last < 0 else self._last(app, machine, last)
+        found = (LearnedJob(*(*row[:-2], bool(row[-2]), bool(row[-1]))) for row in rows)
+        return sorted(found, key=lambda job: (job.end, job.run, job.job))
+
+    def _last(self, app: str, machine: str, last: int) -> list[Any]:
+        """Return the rows of the last jobs. Runs are read from the newest on, each by an index: a store may have very
+        many jobs of other machines, or of older runs."""
+        found: list[Any] = []
+        for newest, run in sorted(self._rows(_RUNS, machine), reverse=True):
+            if len(found) >= last and (not last or newest < found[-1][_END]):
+                break
+            found += self._rows(_OF_RUN, run, app, last)
+            found.sort(key=lambda row: (row[_END], *row[:2]), reverse=True)
+            del found[last:]
+        return found
 
     def machines(self) -> dict[str, str]:
         """Return the machine of each run. Raises StoreError."""
