@@ -305,30 +305,6 @@ def test_a_program_that_others_could_have_put_there_is_not_taken(tmp_path: Path,
     assert b"planted" not in (tmp_path / "built" / "squeue").read_bytes()
 
 
-@pytest.mark.parametrize("asked, found", [
-    (("--mem=500M", "-n2", "--ntasks-per-node=2"), ["SLURM_MEM_PER_NODE=500", "SLURM_NTASKS_PER_NODE=2"]),
-    (("--mem-per-cpu=100", "-c2"), ["SLURM_MEM_PER_CPU=100"]), ((), [])], ids=["node", "cpu", "nothing"])
-def test_what_was_asked_for_is_in_the_environment(cluster: Cluster, asked: tuple[str, ...], found: list[str]) -> None:
-    """These variables, and no others of them, as in Slurm 22.05."""
-    cluster.start()
-    job = cluster.sbatch(*asked, "-o", "out", "--wrap", "env | grep -E '^SLURM_(MEM_PER|NTASKS_PER)' | sort")
-    cluster.ended(job)
-    assert (cluster.site.root / "out").read_text().splitlines() == found
-
-
-def test_memory_in_the_unit_that_was_asked_for(cluster: Cluster) -> None:
-    """As in Slurm 22.05: two decimals unless the amount is whole."""
-    cluster.start()
-    job = cluster.sbatch("--mem=512M", "--wrap", "true")
-    cluster.ended(job)
-    assert [cluster.said("sacct", "-nXPj", str(job), "-o", "reqmem", *more).strip()
-            for more in ([], ["--units=K"], ["--units=G"])] == ["512M", "524288K", "0.50G"]
-    assert cluster.call("sacct", "--units=X").stderr == (
-        "sacct: error: Invalid unit type 'X'. Possible options are 'KMGTP'\n")
-    assert cluster.call("sbatch", "-C", "haswell", "--wrap", "true").stderr.endswith(
-        "no node offers haswell; NodeClasses in the configuration says what nodes offer\n")
-
-
 def test_seff_with_and_without_a_manager(cluster: Cluster) -> None:
     cluster.start()
     job = cluster.sbatch("-n2", "--mem=100M", "--wrap", "exit 3")

@@ -121,14 +121,20 @@ def test_a_fold_that_fails_is_reported_once_and_tried_again_later(root: Path, mo
     managed.close()
 
 
-def test_a_copy_that_is_killed_leaves_the_journal(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def with_a_copy_that_works(root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Managed, JournalFolding, int]:
+    """A manager, its part that folds, and the process number of a copy that does not end by itself."""
     managed = Managed(root, "ok.x 1 9 0")
     managed.start(1.0)
     folding = lengthened(managed)
     monkeypatch.setattr(compaction, "fold", lambda *_: signal.pause())
     folding.tidy(1.0)
-    assert folding.busy()
     pid, = folding._copies._working
+    return managed, folding, pid
+
+
+def test_a_copy_that_is_killed_leaves_the_journal(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    managed, folding, pid = with_a_copy_that_works(root, monkeypatch)
+    assert folding.busy()
     os.kill(pid, 9)
     finished(folding)
     assert any("signal 9" in text for text in managed.said) and replay(files.read(managed.run.journal)).number > 40
@@ -136,12 +142,7 @@ def test_a_copy_that_is_killed_leaves_the_journal(root: Path, monkeypatch: pytes
 
 
 def test_a_manager_that_is_stopped_does_not_wait_for_a_copy(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    managed = Managed(root, "ok.x 1 9 0")
-    managed.start(1.0)
-    folding = lengthened(managed)
-    monkeypatch.setattr(compaction, "fold", lambda *_: signal.pause())
-    folding.tidy(1.0)
-    pid, = folding._copies._working
+    managed, folding, pid = with_a_copy_that_works(root, monkeypatch)
     managed.live.phase = "stopping"
     assert not folding.busy()
     folding.leave()
